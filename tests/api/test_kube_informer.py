@@ -30,7 +30,12 @@ Told = list[tuple[str, str]]
 
 @asynccontextmanager
 async def watching(
-    kubeconfig: Path, namespace: str | None, *, resource: Resource = CONFIG_MAPS, pace: Pace = QUICK, **more: Any
+    kubeconfig: Path,
+    namespace: str | list[str] | None,
+    *,
+    resource: Resource = CONFIG_MAPS,
+    pace: Pace = QUICK,
+    **more: Any,
 ) -> AsyncIterator[tuple[Informer, Told]]:
     told: Told = []
 
@@ -41,7 +46,7 @@ async def watching(
     informer = Informer(
         client,
         resource,
-        namespaces=None if namespace is None else [namespace],
+        namespaces=[namespace] if isinstance(namespace, str) else namespace,
         index=LABEL,
         on_change=tell,
         pace=pace,
@@ -94,22 +99,32 @@ def test_lists_in_pages_then_follows(cluster: Cluster, kubeconfig: Path, namespa
 
 
 def test_two_namespaces_of_three(cluster: Cluster, kubeconfig: Path, namespace: str) -> None:
-    """An informer of named namespaces has the objects of those and no others."""
-    make(cluster, namespace, "a")
+    """An informer of two named namespaces has and reports the objects of both, those that were there and those made since, and none of a
+    third one."""
+    other, third = "default", "kube-public"
+    placed = {"a": namespace, "b": other, "c": third, "d": third, "e": namespace, "f": other}
+
+    def made(*wanted: str) -> None:
+        for name in wanted:
+            make(cluster, placed[name], name, labels={LABEL: "k"})
 
     async def scene() -> None:
-        async with watching(kubeconfig, namespace) as (informer, told):
+        async with watching(kubeconfig, [namespace, other], selector=LABEL) as (informer, told):
             await until(lambda: informer.synced)
-            make(cluster, "default", "elsewhere")
-            make(cluster, namespace, "b")
-            await until(lambda: ("added", "b") in told)
-            assert told == [("added", "a"), ("added", "b")]
-            assert informer.get("default", "elsewhere") is None
+            assert sorted(told) == [("added", "a"), ("added", "b")]
+            made("d", "e", "f")
+            await until(lambda: len(told) > 3)
+            assert sorted(told[2:]) == [("added", "e"), ("added", "f")]
+            seen = [name for name in placed if informer.get(placed[name], name) is not None]
+            assert (seen, len(informer)) == (["a", "b", "e", "f"], 4)
 
     try:
+        made("a", "b", "c")
         run(scene)
     finally:
-        cluster.api.delete(CONFIG_MAPS, "elsewhere", "default")
+        for name, where in placed.items():
+            if where != namespace and cluster.api.get(CONFIG_MAPS, name, where) is not None:
+                cluster.api.delete(CONFIG_MAPS, name, where)
 
 
 @pytest.mark.parametrize("event", [None, error_event(410, "Expired"), error_event(500), error_event(429)])

@@ -26,12 +26,13 @@ import pytest
 import trustme
 
 from harness.apiserver import ADMIN, STRANGER, Cluster
+from harness.binaries import find
 from harness.child import alive
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.gateways import ROLE_BINDINGS, ROLES, Attempt, Attempts, GatewayProcess, a_gateway, finish, may
 from harness.kube_api import SERVICE_ACCOUNTS, Json
-from harness.patience import output_of, until_ended
+from harness.patience import completed, output_of, until_ended
 from sparkonce.blocking import run
 from sparkonce.cli.app import main as command_line
 from sparkonce.cli.exits import ExitCode
@@ -397,11 +398,13 @@ def test_whose_token_it_is(desk: Desk, attempts: Attempts, tmp_path: Path) -> No
 
 
 def test_a_missing_account_is_made_as_the_sentence_says(desk: Desk) -> None:
-    """The sentence's command names the account and namespace that are used once the account exists."""
+    """The command in the sentence, as kubectl runs it, makes the account that is missing: the next call succeeds."""
     desk.cluster.api.delete(SERVICE_ACCOUNTS, ACCOUNT, desk.namespace)
     said = desk.say("list")
-    assert f"`kubectl create serviceaccount {ACCOUNT} -n {desk.namespace}`" in said.err
-    desk.cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, desk.namespace)  # its effect
+    assert said.code == ExitCode.INVALID
+    [words] = [shlex.split(each) for each in said.err.split("`") if each.startswith("kubectl ")]
+    done = completed([*find("kubectl"), "--kubeconfig", str(desk.cluster.kubeconfig), *words[1:]], 60)
+    assert done.returncode == 0, done.stderr
     assert desk.say("list").code == 0
 
 

@@ -25,7 +25,6 @@ from harness.kubeflow.drivers import writes_outputs
 from harness.kubelet_logs import served_logs
 from harness.operators import OperatorProcess
 from harness.patience import completed
-from harness.previous_version import previous
 from harness.stage import IN_TIME, Json, Stage, held, rows, staged
 from sparkonce.attempt.rerun import ANNOTATION
 from sparkonce.cli.app import main as command_line
@@ -275,39 +274,6 @@ def test_an_operator_that_froze_before_its_write_opens_nothing_later(
             armed.end()
         assert stage.attempts("froze") == ["g1-a1", "g2-a1", "g3-a1"]
         assert len(history(stage, "froze")) == 2
-
-
-def test_an_operator_of_the_version_before_opens_nothing_for_it(
-    cluster: Cluster, ledger_server: Etcd, tmp_path: Path
-) -> None:
-    """Alone it leaves the annotated job unchanged; this version then opens one generation; and the earlier version, alone again or beside
-    it, opens none although it removes the text from the status."""
-    before = previous(tmp_path)
-    with staged(cluster, ledger_server, tmp_path, sweep=SWEEP, environment=before.environment) as stage:
-        [old] = stage.operators
-        stage.send("aged", "aged", "a")
-        stage.until("aged", "Succeeded")
-        annotate(stage, "aged", "after the upgrade")
-        stage.settled("aged")
-        assert stage.attempts("aged") == ["g1-a1"]
-        new = OperatorProcess(
-            old.ledger, old.install, old.kubeconfig, old.namespaces, tmp_path, name="new", sweep_seconds=SWEEP
-        ).start()
-        try:
-            stage.until("aged", "Succeeded", generation=2)
-            stage.settled("aged")
-            new.kill()
-            stage.edit("aged", retention={"failed": "9d"})
-            stage.settled("aged")
-            new.start()
-            stage.settled("aged")
-            old.kill()
-            stage.until("aged", "Succeeded", generation=2)
-            stage.settled("aged")
-        finally:
-            new.end()
-        assert stage.attempts("aged") == ["g1-a1", "g2-a1"]
-        assert len(history(stage, "aged")) == 1
 
 
 @pytest.fixture

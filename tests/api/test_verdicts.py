@@ -21,6 +21,7 @@ from harness.kubeflow.drivers import writes_outputs
 from harness.stage import IN_TIME, Stage, held, rows, staged
 from harness.verdicts import Recorder, Verdict, judged
 from sparkonce.blocking import run
+from sparkonce.cli.session import person
 from sparkonce.launch.kubernetes import JOBS
 from sparkonce.store.open import open_blocking
 from sparkonce.store.roster import Replica, Roster
@@ -154,7 +155,7 @@ def test_a_job_that_fails(lives: Lives) -> None:
 
 
 def test_a_job_that_is_cancelled(lives: Lives) -> None:
-    """It is Failed, with who cancelled it and why, and Terminating while it is deleted."""
+    """It is Failed, with the name of the person who cancelled it and the reason, and Terminating while it is deleted."""
     stage = lives.stage
     stage.play("stopped", Script(code=held(threading.Event())), attempt="g1-*")
     body = stage.job("stopped", "stopped")
@@ -163,7 +164,7 @@ def test_a_job_that_is_cancelled(lives: Lives) -> None:
     stage.until("stopped", "Running")
     assert stage.cli("cancel", "stopped", "--reason", "wrong month").returncode == 0
     stage.until("stopped", "Cancelled")
-    assert "wrong month" in lives.of("stopped")[-1].kstatus_message
+    assert f"cancelled by {person()}: wrong month" in lives.of("stopped")[-1].kstatus_message
     stage.delete("stopped")
     assert turns(lives.of("stopped")) == [IN_PROGRESS, FAILED, TERMINATING]
     stage.cluster.api.patch(JOBS, "stopped", {"metadata": {"finalizers": None}}, namespace=stage.namespace)

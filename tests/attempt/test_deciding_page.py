@@ -10,6 +10,8 @@ import pytest
 from harness.attempts import attempts, row_literals, settled_attempts
 from harness.followed import followed
 from sparkonce.attempt import request, settle_runs
+from sparkonce.attempt.decide import Settle
+from sparkonce.model.record import Why
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "deciding.md"
 
@@ -39,10 +41,21 @@ def test_the_page_has_every_row(title: str) -> None:
 
 
 def test_the_page_names_what_decide_does() -> None:
-    """The page names, for each row of `decide`, the action that the row takes; for Settle, also its reason."""
-    said = dict(re.findall(r"^\| `([^`]+)` \|[^|]+\| (\w+)", section("decide"), re.MULTILINE))
+    """The page names, for each row of `decide`, the action that the row takes; for Settle, also every reason for which the row settles, or
+    that it is the recorded one, which can be any."""
+    said = dict(re.findall(r"^\| `([^`]+)` \|[^|]+\| ([^|]+) \|", section("decide"), re.MULTILINE))
+    reasons: dict[str, set[Why]] = {row: set() for row in said}
     for attempt in attempts():
-        assert said[attempt.decision.row] == type(attempt.decision.action).__name__
+        row, action = attempt.decision.row, attempt.decision.action
+        assert re.split(r"\W", said[row])[0] == type(action).__name__
+        if isinstance(action, Settle):
+            reasons[row].add(action.why)
+    for row, found in reasons.items():
+        if said[row] == "Settle, for the reason written there":
+            assert found == set(Why)
+        else:
+            named = re.fullmatch(r"Settle: (\w+(?: or \w+)*)(?:, not counted)?", said[row])
+            assert (named.group(1).split(" or ") if named else []) == sorted(found), row
 
 
 def test_every_line_of_a_table_is_whole() -> None:

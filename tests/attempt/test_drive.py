@@ -20,7 +20,8 @@ from sparkonce.failpoints import FailpointError
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Assignment, HeldReason, Outcome, Record, Result, StopWanted, Why
 from sparkonce.sink.protocol import PLAIN
-from sparkonce.store.protocol import Claim
+from sparkonce.store.protocol import Claim, View
+from store.samples import Key
 
 
 def writing(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, **spec: Any) -> Owner:
@@ -305,11 +306,32 @@ def test_a_drive_that_lost_its_claim_writes_nothing(tmp_path: Path) -> None:
     assert (made.granted.slots("orders"), made.granted.now().settling) == ([], None)
 
 
-def test_a_record_that_was_forgotten_or_reopened_is_not_ours(tmp_path: Path) -> None:
-    """The generation that it drives is over, so the drive ends with NotOurs."""
+@pytest.mark.parametrize("then", ["forgotten", "reopened", "reopened and ended"])
+def test_a_record_that_was_forgotten_or_reopened_is_not_ours(tmp_path: Path, then: str) -> None:
+    """While the drive waits, another owner ends its generation, and the record is forgotten, or reopened and perhaps ended once more: the
+    drive ends with NotOurs, without the newer generation's result, and writes nothing."""
     made = owner(tmp_path, "orders")
-    ahead = made.granted.record.changed(generation=2)
-    assert isinstance(run(made.drive().run(ahead, made.granted.claim)), NotOurs)
+    store, after = made.store, list[View]()
+
+    def over() -> None:
+        store._leases[made.granted.claim.lease].expire()
+        key = Key(store, run(store.open_lease(owner="the successor")), made.granted.now(), made.take_over())
+        if then == "forgotten":
+            key.remove()
+        else:
+            key.finalize()
+            key = key.reopen(nonce="of a rerun", spec=made.granted.prepared.spec)
+        if then == "reopened and ended":
+            key.finalize()
+        after.append(key.view())
+
+    made.waits = over
+    ended = made.run()
+
+    assert isinstance(ended, NotOurs)
+    assert "gone, or has a newer generation" in ended.why
+    assert [run(store.load(made.granted.record.address))] == after
+    assert made.granted.slots("orders") == []
 
 
 def failing(made: Owner) -> Callable[[Assignment], Phase]:

@@ -93,14 +93,17 @@ def held(folder: Path, reason: HeldReason, **change: Any) -> tuple[LocalRunner, 
 
 @pytest.mark.parametrize("how", ["succeeded", "failed"])
 def test_no_outcome_is_said_where_the_outputs_cannot_be_seen(tmp_path: Path, how: operate.How) -> None:
-    """Otherwise a committed job could be declared failed: the call is refused, and nothing is written to the ledger or to this disk."""
+    """Otherwise a committed job could be declared failed: the call is refused. Its claim is given up, the record stays as it was, and
+    nothing is written to this disk."""
     embedded, made = held(tmp_path, HeldReason.PARTIAL)
     before: Record = made.granted.now()
+    history = run(made.store.events(before.address))
     with pytest.raises(InvalidInput, match=r"this process sees no table.*--retry"):
         asyncio.run(operate.resolve(embedded, before, how, by="ann", reason="so"))
-    assert made.granted.now() == before
-    assert (before.state, before.held, before.outcome) == (State.HELD, HeldReason.PARTIAL, None)
-    assert not (tmp_path / "orders").exists()
+    view = run(made.store.load(before.address))
+    assert (view.record, view.claim, before.state) == (before, None, State.HELD)
+    assert [event.what for event in run(made.store.events(before.address))[len(history) :]] == ["TakenOver"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("allowed", [False, True])

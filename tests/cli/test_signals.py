@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -15,6 +16,13 @@ from harness.patience import completed, until_ended
 from sparkonce.cli.exits import ExitCode
 
 KEY = "write/numbers@1"
+
+
+def nothing_runs(desk: Desk) -> bool:
+    """Whether no process of the only attempt is left, by its lock."""
+    checks = desk.here("doctor", "--json").told["checks"]
+    said = [check["said"] for check in checks if check["what"].startswith("attempt") and check["ok"]]
+    return [each.partition(" ended")[0] for each in said] == ["0 running, logs of 1"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -32,9 +40,7 @@ def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> Non
     assert desk.commits() == []
     [attempt] = desk.here("keys", "show", KEY, "--json").told["attempts"]
     assert "cancelled by" in attempt["ended"]
-    left_over = next(check for check in desk.here("doctor", "--json").told["checks"] if check["what"] == "attempts")
-    assert left_over["ok"]
-    assert left_over["said"].startswith("0 running, logs of 1")
+    assert nothing_runs(desk)
     desk.go()
     again = desk.here("run", "job.yaml", "--json")
     assert (again.code, again.told["generation"]) == (0, 2)
@@ -204,13 +210,16 @@ def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
 
 
 def test_cancel_from_another_terminal(desk: Desk) -> None:
-    """`sparkonce cancel` sends the request to the owner, waits for the end and exits with 0; the leader exits with 8 and says why."""
+    """`sparkonce cancel` leaves stopping and settling to the owner, waits for the end of the driver and exits with 0; the leader exits with
+    8 and says why."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     desk.driver_runs()
     said = desk.here("cancel", KEY, "--reason", "wrong input")
     assert said.code == 0
     assert said.first.startswith(f"cancelled: {KEY}, generation 1, attempt 1")
+    assert nothing_runs(desk)
+    assert f"pid {leader.process.pid}" in settled_by(desk)
     ended = leader.end()
     assert ended.code == ExitCode.CANCELLED
     assert "wrong input" in ended.out
@@ -218,7 +227,7 @@ def test_cancel_from_another_terminal(desk: Desk) -> None:
 
 
 def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
-    """The runner was killed: `sparkonce cancel` takes over, stops the orphaned attempt and settles it itself."""
+    """The runner was killed: `sparkonce cancel` takes over, ends the orphaned driver and settles the attempt itself."""
     desk.job(STARTED + WAITS + WRITES)
     leader = desk.start("run", "job.yaml")
     desk.driver_runs()
@@ -228,7 +237,16 @@ def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
     assert "runs and its key has no owner" in doctor.out
     said = desk.here("cancel", "job.yaml", "--json")
     assert (said.code, said.told["phase"]) == (0, "Cancelled")
+    assert nothing_runs(desk)
+    assert f"pid {os.getpid()}" in settled_by(desk)
     assert desk.commits() == []
+
+
+def settled_by(desk: Desk) -> str:
+    """The process that settled the only attempt."""
+    events = desk.here("keys", "history", KEY, "--json").told["events"]
+    [by] = [str(event["by"]) for event in events if event["what"] == "Settling"]
+    return by
 
 
 def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:

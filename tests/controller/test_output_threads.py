@@ -42,19 +42,32 @@ def hung(gate: threading.Event) -> Callable[[], Any]:
 
 
 def test_a_blocked_output_blocks_neither_the_loop_nor_another_key(hung: Callable[[], Any]) -> None:
-    """Each call has its own thread. A blocked key gets an error after the limit, and again while that call has not ended."""
+    """Each call has its own thread. A blocked key gets an error after the limit, and its next call is refused and not begun while that call
+    has not ended."""
+    begun: list[str] = []
+    both = threading.Barrier(2)
+
+    async def meets() -> int:
+        both.wait(10)
+        return threading.get_ident()
+
+    async def begins() -> None:
+        begun.append("a call of the blocked key")
 
     async def played() -> None:
-        threads = OutputThreads(seconds=0.3, per_realm=2)
-        blocked = asyncio.create_task(threads(key("1"), hung))
+        threads = OutputThreads(seconds=0.3, per_realm=3)
         began = time.monotonic()
-        assert (await threads(key("2"), answer)).startswith("outputs ")
+        blocked = asyncio.create_task(threads(key("1"), hung))
+        others = await asyncio.gather(threads(key("2"), meets), threads(key("3"), meets))
         assert time.monotonic() - began < promised(0.1)
+        assert len({*others, threading.get_ident()}) == 3
         with pytest.raises(OutputUnavailable, match=r"not answer within 0\.3 s"):
             await blocked
+        assert time.monotonic() - began >= 0.3
         with pytest.raises(OutputUnavailable, match="not answer within"):
-            await threads(key("1"), answer)
+            await threads(key("1"), begins)
         assert await threads(key("2"), answer)
+        assert begun == []
 
     asyncio.run(played())
 

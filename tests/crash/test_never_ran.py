@@ -68,7 +68,7 @@ def test_what_is_no_proof_is_held(scene: Scene, fields: dict[str, Any]) -> None:
 
 
 def test_what_may_have_run_is_not_run_again(scene: Scene) -> None:
-    """Killed after the process was started: the job runs once or is held; it never runs twice."""
+    """Killed after the process was started: the next request goes on with that process, and the job runs once, as attempt 1."""
     assert until_ended(scene.run(f"{SPAWNED}=kill"), PATIENCE) == -9
     assert until_ended(scene.run(), PATIENCE) == 0, scene.last_output()
-    assert effects(scene) == 1
+    assert (effects(scene), scene.said()["attempt"]) == (1, 1)

@@ -10,6 +10,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 
 import pytest
 import trustme
@@ -99,6 +100,22 @@ def test_listening_says_what_it_lacks(tmp_path: Path) -> None:
             Listening.of(f"127.0.0.1:{port}").socket()
 
 
+async def answers(embedded: LocalRunner) -> str:
+    return embedded.install
+
+
+async def accepted_again(made: Decisions, realm: str) -> None:
+    """Waits until the realm has a thread: one that was woken is still counted for a moment."""
+    until = time.monotonic() + stretched(10.0)
+    while True:
+        try:
+            assert await made.carry_out(answers, realm=realm) == "i"
+            return
+        except ProblemResponse:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+
+
 def test_a_decision_that_waits_holds_up_its_own_realm_alone() -> None:
     """A decision runs on a thread. When a realm's threads are in use, its next decision is refused with a time to retry, while other
     realms' decisions and the event loop continue. When all places are in use, every realm is refused likewise."""
@@ -107,9 +124,6 @@ def test_a_decision_that_waits_holds_up_its_own_realm_alone() -> None:
 
     async def waits(embedded: LocalRunner) -> str:
         gate.wait()
-        return embedded.install
-
-    async def answers(embedded: LocalRunner) -> str:
         return embedded.install
 
     async def scene() -> None:
@@ -144,9 +158,6 @@ def test_a_decision_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch)
         gate.wait()
         done.set()
 
-    async def answers(embedded: LocalRunner) -> str:
-        return embedded.install
-
     async def scene() -> None:
         hung = [made.carry_out(waits, realm=f"r-{number // PER_REALM}") for number in range(AT_ONCE)]
         for said in await asyncio.gather(*hung, return_exceptions=True):
@@ -159,40 +170,37 @@ def test_a_decision_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch)
             await made.carry_out(answers, realm="r-0")
         gate.set()
         assert await asyncio.to_thread(done.wait, 10.0)
-        await again("r-0")
+        await accepted_again(made, "r-0")
         await made.close()
-
-    async def again(realm: str) -> None:
-        until = time.monotonic() + stretched(10.0)
-        while True:  # the thread has been woken but is still counted
-            try:
-                assert await made.carry_out(answers, realm=realm) == "i"
-                return
-            except ProblemResponse:
-                assert time.monotonic() < until
-                await asyncio.sleep(0.01)
 
     asyncio.run(scene())
 
 
 def test_a_caller_that_leaves_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A decision whose caller has left is carried out and counted until then; an error that no caller reads is not logged."""
-    gate = threading.Event()
+    """A decision whose caller has left is carried out, and its realm's thread is in use until then; an error that no caller reads is not
+    logged."""
+    gate, carried_out = threading.Event(), Queue[str]()
     made = Decisions(MemoryStore, install="i")
 
-    async def fails(_: LocalRunner) -> None:
+    async def fails(embedded: LocalRunner) -> None:
         gate.wait()
+        carried_out.put(embedded.owner)
         raise InvalidInput("no")
 
     async def scene() -> None:
-        callers = [asyncio.create_task(made.carry_out(fails, realm="a")) for _ in range(PER_REALM)]
+        names = [f"ann-{number}" for number in range(PER_REALM)]
+        callers = [asyncio.create_task(made.carry_out(fails, realm="a", by=name)) for name in names]
         await asyncio.sleep(0)
         for each in callers:
             each.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
         with pytest.raises(ProblemResponse, match="keys of a"):
             await made.carry_out(fails, realm="a")
+        assert carried_out.empty()
         gate.set()
+        done = {await asyncio.to_thread(carried_out.get, timeout=stretched(10.0)) for _ in names}
+        assert done == set(names)
+        await accepted_again(made, "a")
         with pytest.raises(InvalidInput, match="no"):
             await made.carry_out(fails, realm="b")
         await made.close()

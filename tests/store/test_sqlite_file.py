@@ -414,7 +414,12 @@ def use(store: SqliteStore, key: Key) -> None:
 
 
 def test_a_replay_needs_no_sqlalchemy(tmp_path: Path) -> None:
-    """Opening a ledger and a lease, and reading a record, import neither SQLAlchemy nor asyncio, which would slow down every replay."""
+    """Opening a ledger and a lease, and reading a finalized record and its result, import neither SQLAlchemy nor asyncio, which would slow
+    down every replay."""
+    store = SqliteStore(tmp_path / "ledger.db")
+    key = reserved(store)
+    key.finalize(evidence="slots of attempt 1")
+    run(store.close())
     script = f"""
 import sys
 from sparkonce.blocking import run
@@ -422,11 +427,12 @@ from sparkonce.store.open import open_store
 from sparkonce.model.record import Address
 store = open_store({str(tmp_path / "ledger.db")!r})
 run(store.open_lease(owner="me"))
-run(store.load(Address(realm="local", key_hash="0" * 64)))
+record = run(store.load(Address(realm="local", key_hash="{key.address.key_hash}"))).record
+print(run(store.result(record.address, record.generation)).evidence)
 print([name for name in ("sqlalchemy", "asyncio") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines() == ["slots of attempt 1", "[]"]
 
 
 def test_no_step_scans_a_table(tmp_path: Path) -> None:

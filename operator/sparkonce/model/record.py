@@ -47,9 +47,9 @@ class Why(StrEnum):
     EXPECTATION = "Expectation"  # what the driver wrote violates spec.outputs[].expect
     LOST = "Lost"  # its application vanished, or its end was not observed
     PREEMPTED = "Preempted"  # its platform ended it; not counted
-    STALE = "Stale"  # no heartbeat
+    STALE = "Stale"  # no heartbeat, or no driver within startTimeoutSeconds
     NAME_TAKEN = "NameTaken"  # another program's application has our name: the attempt never ran, and is not counted
-    TIMEOUT = "Timeout"  # activeDeadlineSeconds or startTimeoutSeconds
+    TIMEOUT = "Timeout"  # activeDeadlineSeconds
     CANCELLED = "Cancelled"
     SUPERSEDED = "Superseded"
     RESOLVED = "Resolved"  # `keys resolve --succeeded` or `--failed`
