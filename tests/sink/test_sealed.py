@@ -20,7 +20,7 @@ from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody, Verdict
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.protocol import GROUPED_SCHEMA, REPLACING_SCHEMA, SinkKey, Slot
-from sparkonce.sink.sealed import FOLDERS, Declares, outputs_of, sealed_slots
+from sparkonce.sink.sealed import FOLDERS, OutputRule, outputs_of, sealed_slots
 from sparkonce.sink.transaction import intent_of, settle
 from sparkonce.store.open import open_store
 
@@ -30,7 +30,7 @@ KEY = SinkKey(key_hash=KEY_HASH, output="orders", generation=1)
 
 def parsed(intent: Intent, kind: str = "slotLog") -> dict[str, Slot]:
     return sealed_slots(
-        intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": Declares(kind)}
+        intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": OutputRule(kind)}
     )
 
 
@@ -142,7 +142,7 @@ def test_what_sinks_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             key_hash=key.key_hash,
             generation=key.generation,
             fingerprint=FINGERPRINT,
-            outputs={"orders": Declares(kind)},
+            outputs={"orders": OutputRule(kind)},
         )
         assert found == {"orders": slot}, kind
 
@@ -167,7 +167,7 @@ def test_a_sealed_slot_replaces_only_what_the_output_declares(
     intent = Intent(token=1, slots={"orders": slot})
 
     def accepted() -> dict[str, Slot]:
-        outputs = {"orders": Declares(kind, declared)}
+        outputs = {"orders": OutputRule(kind, declared)}
         return sealed_slots(intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs=outputs)
 
     if allowed:
@@ -204,7 +204,7 @@ def test_the_outputs_of_a_spec_are_read_without_trusting_it() -> None:
     for spec, expected in (
         (
             {"outputs": [{"name": "a", "delta": {}, "mode": "Overwrite"}, {"name": 1}, "x", {"name": "b", "mode": []}]},
-            {"a": Declares("delta", WriteMode.OVERWRITE), "b": Declares("")},
+            {"a": OutputRule("delta", WriteMode.OVERWRITE), "b": OutputRule("")},
         ),
         ({"outputs": {"name": "a"}}, {}),
         ([], {}),

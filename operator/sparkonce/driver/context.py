@@ -478,9 +478,9 @@ class Transaction:
 
 
 def _mode(sink: Sink, asked: str | None) -> WriteMode | None:
-    """The mode of a write. Raises: InvalidInput: there is no such mode, or the output does not take it."""
+    """The mode that a write asks for; None: the declared one. Raises: InvalidInput: it does not exist, or the output does not take it."""
     if asked is None:
-        return sink.mode
+        return None
     mode = next((each for each in WriteMode if each.lower() == asked.lower()), None)
     if mode is None:
         raise InvalidInput(f"mode={asked!r} is none of {', '.join(WriteMode)}")

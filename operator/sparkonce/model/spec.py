@@ -441,15 +441,6 @@ def order_of(position: str) -> int:
     return int(digits if digits == position else digits.ljust(14, "0"))
 
 
-def position_of(order: int) -> str:
-    """A position of this order, for messages."""
-    digits = str(order)
-    if len(digits) < 14:
-        return digits
-    day = "-".join(part for part in (digits[:4], digits[4:6], digits[6:8]) if part != "00")
-    return day if digits[8:14] == "000000" else f"{day}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
-
-
 class Bind(ResourceModel):
     """An application that runs, or has run, without sparkonce."""
 

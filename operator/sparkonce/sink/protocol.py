@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import Field
 
 from sparkonce.model.record import Value
-from sparkonce.model.spec import OnLate, OnRerun, Series, WriteMode, order_of, position_of
+from sparkonce.model.spec import OnLate, OnRerun, Series, WriteMode, order_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -287,6 +287,21 @@ class WriteOptions:
 PLAIN = WriteOptions()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """One entry of `spec.outputs`."""
+
+    name: str
+    kind: str
+    """Name of the field that is set: slotLog, delta or iceberg."""
+    location: str
+    """A path (relative to the job file's folder), a `file://` URI or the URL of an object store; for Iceberg
+    `<catalog>.<namespace>.<table>`."""
+    on_rerun: OnRerun = OnRerun.REPLACE
+    mode: WriteMode | None = None
+    series: Series | None = None
+
+
 def place_of(series: Series | None) -> SeriesPlace | None:
     """The place of a job's slots."""
     if series is None:
@@ -294,12 +309,17 @@ def place_of(series: Series | None) -> SeriesPlace | None:
     return SeriesPlace(series=series.name, position=series.position, allow_late=series.on_late is OnLate.ALLOW)
 
 
-def lateness(place: SeriesPlace | None, committed: int | None) -> str | None:
-    """Why a slot of this place comes too late; None if it does not. committed: the latest order that its series has committed."""
-    if place is None or place.allow_late or committed is None or committed <= place.order:
+def is_before(place: SeriesPlace, committed: str | None) -> bool:
+    """Whether a place is before the latest position that its series has committed; None: it has committed none."""
+    return committed is not None and place.order < order_of(committed)
+
+
+def lateness(place: SeriesPlace | None, committed: str | None) -> str | None:
+    """Why a slot of this place comes too late; None if it does not. committed: the latest position that its series has committed."""
+    if place is None or place.allow_late or not is_before(place, committed):
         return None
     return (
-        f"position {place.position} of the series {place.series} is late: {position_of(committed)} has been committed; nothing was "
+        f"position {place.position} of the series {place.series} is late: {committed} has been committed; nothing was "
         "committed here. A backfill on purpose declares `series.onLate: Allow`"
     )
 

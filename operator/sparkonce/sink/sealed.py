@@ -52,8 +52,8 @@ _DIGEST = re.compile(r"[A-Za-z0-9-]{1,64}:[0-9a-f]{32,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class Declares(NamedTuple):
-    """What a job declares of an output, as far as it restricts a sealed slot."""
+class OutputRule(NamedTuple):
+    """What a sealed slot of an output must be, as its job declares it."""
 
     kind: str
     """The sink's kind; empty if it is not known here."""
@@ -61,7 +61,7 @@ class Declares(NamedTuple):
     """None: the job's code chooses."""
 
 
-def outputs_of(spec: SpecBody) -> dict[str, Declares]:
+def outputs_of(spec: SpecBody) -> dict[str, OutputRule]:
     """The declared outputs of a recorded spec, by name."""
     body = spec.job.get("spec")
     declared = body.get("outputs") if isinstance(body, dict) else None
@@ -69,12 +69,12 @@ def outputs_of(spec: SpecBody) -> dict[str, Declares]:
     for each in declared if isinstance(declared, list) else ():
         if isinstance(each, dict) and isinstance(each.get("name"), str):
             kind = next((kind for kind in FOLDERS if kind in each), "")
-            found[each["name"]] = Declares(kind, next((mode for mode in WriteMode if mode == each.get("mode")), None))
+            found[each["name"]] = OutputRule(kind, next((mode for mode in WriteMode if mode == each.get("mode")), None))
     return found
 
 
 def sealed_slots(
-    intent: Intent, *, key_hash: str, generation: int, fingerprint: str, outputs: Mapping[str, Declares]
+    intent: Intent, *, key_hash: str, generation: int, fingerprint: str, outputs: Mapping[str, OutputRule]
 ) -> dict[str, Slot]:
     """The slots of an intent, by output and in order.
 
@@ -144,7 +144,7 @@ def _check_place(slot: Slot, where: str) -> None:
         raise _invalid(f"{where}.place", invalid.errors()[0]["msg"]) from None
 
 
-def _check_mode(slot: Slot, where: str, declared: Declares) -> None:
+def _check_mode(slot: Slot, where: str, declared: OutputRule) -> None:
     if slot.mode is WriteMode.APPEND:
         raise _invalid(f"{where}.mode", "a slot that appends has none")
     mode = slot.mode or WriteMode.APPEND

@@ -43,7 +43,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import FailpointError, hit
-from sparkonce.model.spec import OnRerun, Series, WriteMode
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.delta import commit as plan
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta import log as delta_log
@@ -67,6 +67,7 @@ from sparkonce.sink.protocol import (
     Committed,
     Conflicting,
     DataFile,
+    Declared,
     Evidence,
     FencedOff,
     Found,
@@ -104,21 +105,14 @@ PAUSE = 0.2
 """Longest pause between two tries, in seconds; drawn at random, so that writers do not collide again."""
 
 
-def open_delta(
-    objects: TableObjects,
-    *,
-    name: str,
-    on_rerun: OnRerun = OnRerun.REPLACE,
-    mode: WriteMode | None = None,
-    series: Series | None = None,
-    stage: Stager | None = None,
-) -> DeltaTableSink:
+def open_delta(output: Declared, objects: TableObjects, *, stage: Stager | None = None) -> DeltaTableSink:
     """The sink of a table. Raises: InvalidInput when delta-rs cannot read tables at such a path."""
     if "%25" in objects.uri:
         raise InvalidInput(
-            f"spec.outputs[{name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; rename it"
+            f"spec.outputs[{output.name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; "
+            "rename it"
         )
-    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, mode=mode, series=series, stage=stage)
+    return DeltaTableSink(output, objects, stage=stage)
 
 
 class DeltaTableSink:
@@ -126,19 +120,10 @@ class DeltaTableSink:
 
     kind = "delta"
 
-    def __init__(
-        self,
-        objects: TableObjects,
-        *,
-        name: str,
-        on_rerun: OnRerun = OnRerun.REPLACE,
-        mode: WriteMode | None = None,
-        series: Series | None = None,
-        stage: Stager | None = None,
-    ) -> None:
-        self.name, self.uri, self.mode = name, objects.uri, mode
-        self._objects, self._log, self.place = objects, Log(objects), place_of(series)
-        self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
+    def __init__(self, output: Declared, objects: TableObjects, *, stage: Stager | None = None) -> None:
+        self.name, self.uri, self.mode = output.name, objects.uri, output.mode
+        self._objects, self._log, self.place = objects, Log(objects), place_of(output.series)
+        self.on_rerun, self._stage = output.on_rerun, stage or stage_with_spark
         self._stats: dict[str, str] = {}  # of the files staged last, by path
 
     async def check(self) -> None:
@@ -201,8 +186,8 @@ class DeltaTableSink:
         try:
             refused = isinstance(await plan.older(self._objects, table, again, self.on_rerun), str)
             remedy = APPEND_INSTEAD if refused else ""
-        except OutputCorrupt:
-            remedy = f"restore {evidence.folder_of(key)} in {self.uri} from a backup"
+        except OutputCorrupt as error:
+            remedy = str(error)
         return Probed(verdict=verdict, why=why, changes=changes, remedy=remedy)
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
@@ -215,7 +200,8 @@ class DeltaTableSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
-        table, partition_by, limits = blocking.run(self._prepare(frame, key, options))
+        mode = replacing(options, self.mode)
+        table, partition_by, limits = blocking.run(self._prepare(frame, key, options, mode))
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
@@ -240,7 +226,7 @@ class DeltaTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                mode=replacing(options, self.mode),
+                mode=mode,
                 place=self.place,
                 data_schema=json.dumps(delta_widths.recorded(_schema_of(frame), limits)) if limits else data_schema,
                 table=table,
@@ -361,11 +347,10 @@ class DeltaTableSink:
     # --- before the DataFrame runs ---------------------------------------------------------------------------------------
 
     async def _prepare(
-        self, frame: Any, key: SinkKey, options: WriteOptions
+        self, frame: Any, key: SinkKey, options: WriteOptions, mode: WriteMode | None
     ) -> tuple[str | None, tuple[str, ...], tuple[delta_widths.Width, ...]]:
         """The table's identity, the columns to partition by, and the widths of texts. Raises: InvalidInput, OutputUnsupported; nothing was
         run or written."""
-        mode = replacing(options, self.mode)
         table = await self._log.load()
         if table is not None and (why := lateness(self.place, table.latest(self.place))) is not None:
             raise LateInSeries(f"output {self.name}, the Delta table {self.uri}: {why}")

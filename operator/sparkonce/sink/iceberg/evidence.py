@@ -115,8 +115,8 @@ def evidence_of(metadata: TableMetadata, key: SinkKey | str) -> KeyEvidence:
     return KeyEvidence(_mark(metadata, str(key)), _fence(metadata, str(key)))
 
 
-def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[int | None, int | None]:
-    """The latest order that the series of a place has committed, and the snapshot with the evidence; (None, None) if there is none.
+def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[str | None, int | None]:
+    """The latest position that the series of a place has committed, and the snapshot with the evidence; (None, None) if there is none.
 
     Raises:
         OutputCorrupt: the tag of the series cannot be read.
@@ -125,7 +125,8 @@ def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[int | No
         return None, None
     at, fields = found
     try:
-        return order_of(fields["position"]), at
+        order_of(position := fields["position"])
+        return position, at
     except (KeyError, ValueError):
         raise _corrupt(metadata, f"{SERIES}{place.series}") from None
 
