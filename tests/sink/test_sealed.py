@@ -21,6 +21,7 @@ from sparkonce.model.record import Intent, SpecBody, Verdict
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.protocol import GROUPED_SCHEMA, REPLACING_SCHEMA, SinkKey, Slot
 from sparkonce.sink.sealed import FOLDERS, OutputRule, outputs_of, sealed_slots
+from sparkonce.sink.series import NO_COLUMNS
 from sparkonce.sink.transaction import intent_of, settle
 from sparkonce.store.open import open_store
 
@@ -196,6 +197,52 @@ def test_a_sealed_place_has_a_position_that_a_job_could_have(position: str) -> N
         assert parsed(intent, "delta")["orders"].dump() == intent.slots["orders"]
         return
     with pytest.raises(InvalidInput, match=r"slots\.orders\.place: "):
+        parsed(intent, "delta")
+
+
+SKIPPED: dict[str, Any] = {
+    "schema": REPLACING_SCHEMA,
+    "place": {"series": "daily", "position": "5", "allowLate": False, "skipLate": True},
+    "skipped": "6",
+    "onRerun": "Append",
+    "files": [],
+    "rows": 0,
+    "dataSchema": NO_COLUMNS,
+}
+
+
+def test_a_skipped_slot_may_be_sealed_for_an_output_of_any_mode() -> None:
+    """It was late before its rows ran, in a transaction with others; its bytes stay the same."""
+    slot = {**sound("delta"), **SKIPPED}
+    for mode in (None, *WriteMode):
+        sealed = sealed_slots(
+            Intent(token=1, slots={"orders": slot}),
+            key_hash=KEY_HASH,
+            generation=1,
+            fingerprint=FINGERPRINT,
+            outputs={"orders": OutputRule("delta", mode)},
+        )
+        assert sealed["orders"].dump() == slot
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"skipped": "5"},
+        {"skipped": "tomorrow"},
+        {"skipped": "9" * 16},
+        {"place": {"series": "daily", "position": "5", "allowLate": False}},
+        {"place": {"series": "daily", "position": "5", "allowLate": True, "skipLate": True}},
+        {"onRerun": "Replace"},
+        {"mode": "Overwrite"},
+        {name: sound("delta")[name] for name in ("files", "rows")},
+    ],
+    ids=["in time", "no position", "too long", "fails", "is allowed", "replaces a run", "overwrites", "has files"],
+)
+def test_a_slot_that_only_claims_to_be_skipped_is_refused(change: dict[str, Any]) -> None:
+    """The operator would commit it without the compare with the series, or with rows."""
+    intent = Intent(token=1, slots={"orders": {**sound("delta"), **SKIPPED, **change}})
+    with pytest.raises(InvalidInput, match=r"slots\.orders\.skipped: "):
         parsed(intent, "delta")
 
 

@@ -406,6 +406,7 @@ class Template(ResourceModel):
 
 class OnLate(StrEnum):
     FAIL = "Fail"
+    SKIP = "Skip"
     ALLOW = "Allow"
 
 
@@ -421,7 +422,8 @@ class Series(ResourceModel):
     """Place of this key: a whole number, or a month, day or time in UTC (`2024-05`, `2024-05-01`, `2024-05-01T06:00Z`). Keys of one series
     use one of these forms."""
     on_late: OnLate = OnLate.FAIL
-    """If a key of a later position has committed: commit nothing and fail, or commit nevertheless (a backfill)."""
+    """If a key of a later position has committed: commit nothing and fail (Fail), succeed without rows (Skip), or commit nevertheless, as a
+    backfill does (Allow)."""
 
     @model_validator(mode="after")
     def _written_as_it_is_read(self) -> Self:

@@ -21,7 +21,8 @@ from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import STAGING, is_opening, missing, older_files
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart, is_before
+from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
+from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.layout import files_of
 
 
@@ -195,6 +196,10 @@ def commit_entry(
         raise TypeError(f"slot {slot.token} of {key} does not fit: {fits}")
     now = _now()
     notes = {"sinkKey": str(key), "token": slot.token, "nonce": slot.nonce, "fingerprint": slot.fingerprint}
+    if slot.mode is not None:
+        notes["mode"] = str(slot.mode)
+    if slot.place is not None and slot.skipped is None:
+        notes |= {"series": slot.place.series, "position": slot.place.position}
     parameters = {
         "mode": "Append" if slot.mode is None else "Overwrite",
         "partitionBy": json.dumps(list(fits.partition_by)),

@@ -82,11 +82,10 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
-    lateness,
-    place_of,
     replacing,
     slot_digest,
 )
+from sparkonce.sink.series import lateness, place_of, skipped_result, skipped_unstaged, skipping, skips
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, with_files
 from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
@@ -154,6 +153,8 @@ class DeltaTableSink:
             return Probed(verdict=Evidence.GONE, why="its slot is gone", remedy=backup)
         if not slots or (slot_digest is not None and digest_of(slots[-1]) != slot_digest):
             return Evidence.GONE
+        if (skipped := skipped_result(slots[-1])) is not None:
+            return skipped
         files = [file for each in slots for file in await files_of(self._objects, each)]
         unseen = {file.path for file in files if file.path not in table.live}
         if gone := await missing(self._objects, [file for file in files if file.path not in unseen]):
@@ -162,7 +163,9 @@ class DeltaTableSink:
                 return Evidence.GONE
             return await self._explained(table, key, Evidence.GONE, why, mode=slots[-1].mode)
         if lost := unseen | (table.masked & {file.path for file in files}):
-            found = (await traced(self._objects, table, lost)).probed(lost)
+            whole = {file.path for file in files if file.rows} <= unseen
+            trace = await traced(self._objects, table, lost)
+            found = trace.probed(lost, place=slots[-1].place, whole=whole)
             if found is not None:
                 return await self._explained(table, key, found.verdict, found.why, found.changes, mode=slots[-1].mode)
         return Evidence.PRESENT
@@ -200,8 +203,14 @@ class DeltaTableSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
-        mode = replacing(options, self.mode)
-        table, partition_by, limits = blocking.run(self._prepare(frame, key, options, mode))
+        mode, now = replacing(options, self.mode), blocking.run(self._log.load())
+        latest = None if now is None else now.latest(self.place)
+        if now is not None and (why := lateness(self.place, latest)) is not None:
+            if (barring := skips(self.place, latest)) is None:
+                raise LateInSeries(f"output {self.name}, the Delta table {self.uri}: {why}")
+            at = now.identity
+            return skipped_unstaged(key, token, fingerprint=fingerprint, place=self.place, table=at, committed=barring)
+        table, partition_by, limits = blocking.run(self._prepare(now, frame, key, options, mode))
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
@@ -276,8 +285,12 @@ class DeltaTableSink:
                     return FencedOff(await self._closed(None, key, slot))
                 await self._bar(key, noted)  # its author may have crashed between note and log: write the entry
                 continue
-            if table is not None and (why := lateness(slot.place, table.latest(slot.place))) is not None:
-                return Late(slot, f"the Delta table {self.uri} takes no rows: {why}")
+            latest = None if table is None else table.latest(slot.place)
+            if slot.skipped is None and (why := lateness(slot.place, latest)) is not None:
+                if (barring := skips(slot.place, latest)) is None:
+                    return Late(slot, f"the Delta table {self.uri} takes no rows: {why}")
+                slot, files = skipping(slot, barring), None
+                hit("sink.skipping")
             looked = table is not None  # notes put after the table exists are followed by an entry
             why = plan.unfit(table, slot)
             if why is None and files is None:
@@ -347,13 +360,10 @@ class DeltaTableSink:
     # --- before the DataFrame runs ---------------------------------------------------------------------------------------
 
     async def _prepare(
-        self, frame: Any, key: SinkKey, options: WriteOptions, mode: WriteMode | None
+        self, table: DeltaSnapshot | None, frame: Any, key: SinkKey, options: WriteOptions, mode: WriteMode | None
     ) -> tuple[str | None, tuple[str, ...], tuple[delta_widths.Width, ...]]:
         """The table's identity, the columns to partition by, and the widths of texts. Raises: InvalidInput, OutputUnsupported; nothing was
         run or written."""
-        table = await self._log.load()
-        if table is not None and (why := lateness(self.place, table.latest(self.place))) is not None:
-            raise LateInSeries(f"output {self.name}, the Delta table {self.uri}: {why}")
         rows = _schema_of(frame)
         if mode is not None and (why := plan.unable(table, mode, options.partition_by)):
             raise InvalidInput(

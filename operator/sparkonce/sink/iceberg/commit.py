@@ -37,7 +37,8 @@ from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
 from sparkonce.sink.iceberg.entries import data_files, staged
 from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, SERIES, KeyEvidence, latest, tagged, with_snapshot
 from sparkonce.sink.iceberg.schema import SchemaChange
-from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot, Stuck, is_before
+from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot, Stuck
+from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 if TYPE_CHECKING:

@@ -77,10 +77,9 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
-    lateness,
-    place_of,
     replacing,
 )
+from sparkonce.sink.series import lateness, place_of, skipped_result, skipped_unstaged, skipping, skips
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import with_files
 from sparkonce.sink.staging import (
@@ -161,7 +160,7 @@ class IcebergTableSink:
             marks = table_stream.recorded(view, key)
             if not marks or (slot_digest is not None and marks[-1].digest != slot_digest):
                 return Evidence.GONE
-            found = self._visible(view, marks)
+            found = skipped_result(view.slot_of(marks[-1])) or self._visible(view, marks)
         except OutputCorrupt as error:
             found = Probed(verdict=Evidence.GONE, why=str(error))
         return found if found.verdict is Evidence.PRESENT else self._explained(view, key, found)
@@ -186,8 +185,12 @@ class IcebergTableSink:
     ) -> Slot:
         view = self._rooted(Sending(self._place, "the first snapshot"))
         self._check_writable(view.table)
-        if (why := lateness(self.place, latest(view.table.metadata, self.place)[0])) is not None:
-            raise LateInSeries(f"output {self.name}, the table {self.uri}: {why}")
+        position = latest(view.table.metadata, self.place)[0]
+        if (why := lateness(self.place, position)) is not None:
+            if (barring := skips(self.place, position)) is None:
+                raise LateInSeries(f"output {self.name}, the table {self.uri}: {why}")
+            at = str(view.table.metadata.table_uuid)
+            return skipped_unstaged(key, token, fingerprint=fingerprint, place=self.place, table=at, committed=barring)
         mode = replacing(options, self.mode)
         self._check_layout(view, key, options, mode, named=not is_spark(frame))
         wider = self._wider(view.table, frame.schema.json(), options) if is_spark(frame) else None
@@ -268,9 +271,14 @@ class IcebergTableSink:
             at = evidence_of(view.table.metadata, key)
             if (decided := view.decided(at, slot)) is not None:
                 return decided
-            if (why := lateness(slot.place, latest(view.table.metadata, slot.place)[0])) is not None:
-                sending.never(slot, why)
-                return Late(slot, f"the table {self.uri} takes no rows: {why}")
+            position = latest(view.table.metadata, slot.place)[0]
+            if slot.skipped is None and (why := lateness(slot.place, position)) is not None:
+                if (barring := skips(slot.place, position)) is None:
+                    sending.never(slot, why)
+                    return Late(slot, f"the table {self.uri} takes no rows: {why}")
+                # A change that was sent before without a reply fails at the tag of the series, which has moved.
+                slot = skipping(slot, barring)
+                hit("sink.skipping")
             ready = view.ready(key, slot)
             if isinstance(ready, str):
                 if ready == suspect:
@@ -357,8 +365,9 @@ class IcebergTableSink:
         own = {path for files in named.values() for path in files}
         hidden = masks(table, table.current_snapshot(), of=None if unseen else own) if deletes else Masks()
         if lost := unseen | (hidden.by.keys() & own):
-            found = traced(table, lost, seen, hidden).probed(lost)
-            if found is not None and found.verdict is Evidence.CHANGED:
+            place = view.slot_of(marks[-1]).place
+            found = traced(table, lost, seen, hidden).probed(lost, place=place, whole=own <= unseen)
+            if found is not None and found.verdict in (Evidence.CHANGED, Evidence.SUPERSEDED):
                 return found
         else:
             found = None

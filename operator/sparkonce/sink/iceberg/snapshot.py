@@ -253,7 +253,11 @@ class TableView:
         return True
 
     def _fit(self, slot: Slot) -> SchemaChange:
-        if not slot.data_schema or (slot.stream is not None and slot.stream.part is StreamPart.END):
+        if (
+            not slot.data_schema
+            or slot.skipped is not None
+            or (slot.stream is not None and slot.stream.part is StreamPart.END)
+        ):
             return SchemaChange()  # no rows: a stream's opening, its end, a batch without rows for this output
         return fit(schema_of(slot.data_schema), self.table.schema())
 
