@@ -19,7 +19,8 @@ from sparkonce.driver.context import Job
 from sparkonce.local.prepare import Prepared, assemble
 from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared
 from sparkonce.store.open import open_store
 from sparkonce.store.protocol import IdempotencyStore, Lease, Owned
 

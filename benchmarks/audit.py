@@ -26,8 +26,8 @@ from pyarrow import parquet
 
 from machine import file_system
 from sparkonce.blocking import run
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared, SinkKey
 from sparkonce.sink.staging import StagedRows
 
 SIZES = (1_000, 10_000)

@@ -73,6 +73,7 @@ NAMES: dict[str, str] = {
     "sink.slots.create.before": "before the attempt's own slot is created",
     "sink.slots.create.after": "after the attempt's own slot was created",
     "sink.slots.sweep.before": "before a staging folder of a closed slot is deleted",
+    "sink.skipping": "a slot has come late, its job skips, and nothing of the skip is written",
     "sink.iceberg.created": "the Iceberg table exists and has no snapshot yet",
     "sink.iceberg.staged": "the rows and their slot lie beside the table, no commit was sent",
     "sink.iceberg.commit.before": "the commit is put together and not sent to the catalog",

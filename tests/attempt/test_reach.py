@@ -18,8 +18,8 @@ from sparkonce.errors import InvalidInput, LibraryMissing, OutputUnsupported
 from sparkonce.gateway.decisions import Decisions
 from sparkonce.local.runner import LocalRunner
 from sparkonce.model.record import HeldReason, Outcome, Record, Settling, State, Why
-from sparkonce.sink.open import Absent, Declared, open_or_absent, open_sink
-from sparkonce.sink.protocol import Evidence, SinkKey
+from sparkonce.sink.open import Absent, open_or_absent, open_sink
+from sparkonce.sink.protocol import Declared, Evidence, SinkKey
 
 KEY = SinkKey(key_hash="0" * 64, output="orders", generation=1)
 

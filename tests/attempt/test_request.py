@@ -120,6 +120,29 @@ def test_a_changed_result_is_withheld_where_the_job_asks_for_it() -> None:
     assert ask(SUCCEEDED, {SAME}, WITHHOLDING, {"totals": Evidence.PRESENT}).row == "finalized"
 
 
+SUPERSEDED = Probed(verdict=Evidence.SUPERSEDED, why="its rows were replaced by version 8", remedy="declare Allow")
+
+
+def test_a_superseded_result_is_replayed_whatever_the_job_says_of_changes() -> None:
+    """Its series wants it so. Beside a result that is changed, or gone, it is named with it."""
+    for policy in (DEFAULT, WITHHOLDING):
+        said = ask(SUCCEEDED, {SAME}, policy, {"orders": SUPERSEDED, "totals": Evidence.PRESENT})
+        assert (said.answer, said.row) == (Answer.REPLAY, "result superseded")
+        assert said.evidence.endswith("its output orders is superseded (its rows were replaced by version 8)")
+        assert said.unblock == "orders: declare Allow"
+    said = ask(SUCCEEDED, {SAME}, DEFAULT, {"orders": SUPERSEDED, "totals": CHANGED})
+    assert (said.row, said.unblock) == ("result changed", "orders: declare Allow")
+    assert "orders is superseded" in said.evidence
+    assert ask(SUCCEEDED, {SAME}, WITHHOLDING, {"orders": SUPERSEDED, "totals": CHANGED}).answer is Answer.RESULT_GONE
+
+
+def test_the_advice_of_an_output_that_was_skipped_is_passed_on() -> None:
+    """Its result is present; a plain rerun would be skipped again."""
+    found = Probed(verdict=Evidence.PRESENT, why="nothing was written", remedy="declare Allow")
+    said = ask(SUCCEEDED, {SAME}, WITHHOLDING, {"orders": found})
+    assert (said.answer, said.row, said.unblock) == (Answer.REPLAY, "finalized", "orders: declare Allow")
+
+
 @pytest.mark.parametrize("verdict", [Evidence.GONE, Evidence.CHANGED])
 def test_a_rerun_that_the_output_would_refuse_is_not_advised(verdict: Evidence) -> None:
     """The output's own remedy takes the place of the advice to rerun, under the output's name."""
@@ -181,7 +204,12 @@ def test_every_row_is_reached_and_has_its_line_above() -> None:
     """Every row of the code is reached by some case, and the table above has a line for it."""
     reached = {case.said.row for case in asked()}
     assert reached == row_literals(module)
-    of_outputs = {"result gone", "result changed", "result changed, and onResultChanged is Gone"}
+    of_outputs = {
+        "result gone",
+        "result changed",
+        "result changed, and onResultChanged is Gone",
+        "result superseded",
+    }
     assert {row for row, *_ in TABLE} == reached - of_outputs
 
 

@@ -15,7 +15,8 @@ from sparkonce.audit.findings import Kind, Severity
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome
 from sparkonce.model.spec import OnRerun
-from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.snapshot import write_snapshot
 

@@ -118,15 +118,23 @@ def test_the_advice_where_a_file_is_missing_works(desk: Desk, table: Path) -> No
 
 
 def test_the_advice_where_the_evidence_is_missing_works(desk: Desk, table: Path, tmp_path: Path) -> None:
-    """The slot was deleted: ResultGone names the folder to restore, no rerun; once it is back the job is replayed."""
+    """The slot was deleted, or all evidence of the job: ResultGone names the folder to restore, and a rerun, which is not advised, adds no
+    row; once the folder is back the job is replayed, and a rerun replaces its rows."""
     [folder] = (table / "_sparkonce").glob("*/g1")
     shutil.move(folder, tmp_path / "backup")
+    folder.parent.rmdir()
     gone = desk.here("run", "job.yaml")
     assert gone.code == ExitCode.RESULT_GONE
     named = re.search(r"what to do: numbers: restore (\S+) in file://(\S+) from a backup", gone.out)
     assert named is not None
     assert "sparkonce rerun" not in gone.out
+    refused = desk.here("rerun", KEY)
+    assert (refused.code, "restore that folder from a backup" in refused.out) == (ExitCode.FAILED, True)
+    assert numbers_in(table) == [1, 2, 3]
+    Path(named[2], named[1]).parent.mkdir(exist_ok=True)
     shutil.move(tmp_path / "backup", Path(named[2], named[1]))
+    assert desk.here("rerun", KEY).code == ExitCode.SUCCEEDED
+    assert numbers_in(table) == [1, 2, 3]
     assert desk.here("run", "job.yaml").code == ExitCode.SUCCEEDED
 
 
@@ -137,20 +145,17 @@ def test_a_rollback_of_an_iceberg_table(desk: Desk, tmp_path: Path, monkeypatch:
     for name, value in sql_catalog(tmp_path).items():
         monkeypatch.setenv(name, value)
 
-    def file(**output: str) -> str:
-        script = WRITES.format(stager="arrow_stage", function="arrow_stage")
-        where = {"name": "numbers", "iceberg": {"catalog": "lake", "table": "sales.orders"}}
-        return desk.job(script, outputs=[{**where, **output}])
-
-    assert desk.here("run", file()).code == ExitCode.SUCCEEDED
+    script = WRITES.format(stager="arrow_stage", function="arrow_stage")
+    where = {"name": "numbers", "iceberg": {"catalog": "lake", "table": "sales.orders"}}
+    assert desk.here("run", desk.job(script, outputs=[where])).code == ExitCode.SUCCEEDED
     head = table().current_snapshot()
     assert head is not None and head.parent_snapshot_id is not None
     table().manage_snapshots().set_current_snapshot(snapshot_id=head.parent_snapshot_id).commit()
     gone = desk.here("run", "job.yaml")
     assert gone.code == ExitCode.RESULT_GONE
     assert f"snapshot {head.snapshot_id}, its commit, is not in the history of main" in gone.first
-    assert "declare onRerun: Append for it and run `sparkonce rerun -f FILE`" in gone.out
-    assert desk.here("rerun", "-f", file(onRerun="Append")).code == ExitCode.SUCCEEDED
+    assert f"what to do: sparkonce rerun {KEY}" in gone.out
+    assert desk.here("rerun", KEY).code == ExitCode.SUCCEEDED
     assert rows() == [1, 2, 3]
     table().delete("n = 3")
     changed = desk.here("run", "job.yaml", "--json")

@@ -348,6 +348,30 @@ def test_a_result_that_others_changed_is_told_with_their_commits() -> None:
     assert "version 7" not in restored.status["message"]
 
 
+def test_a_result_that_its_series_superseded_is_told_with_the_later_key() -> None:
+    """The same condition with a reason of its own; the object stays Complete and Ready, also where it withholds changed results."""
+    why = "its rows were replaced by version 8 (WRITE, key bbbb, position 2024-05-02 of the series daily)"
+    found: dict[str, Found] = {"orders": Probed(verdict=Evidence.SUPERSEDED, why=why, remedy="declare Allow")}
+    for policy in (Policy(declared=True), WITHHOLDS):
+        status = told(obj("Z", policy=policy), view(ended()), result=result(), evidence=found).status
+        assert (holds(status, "Complete"), holds(status, "Ready")) == (True, True)
+        assert condition(status, "ResultChanged")["reason"] == "Superseded"
+        assert "key bbbb, position 2024-05-02" in status["message"]
+
+
+def test_a_skipped_result_says_which_position_barred_it() -> None:
+    """In the message, which `kubectl get` shows, in the conditions' reason, and in the output itself."""
+    done = result()
+    skipped = done.outputs[0].model_copy(update={"rows": 0, "skipped": "2024-05-02"})
+    said_so = "orders: skipped, nothing was written, because position 2024-05-02 of the series daily had been committed"
+    each = done.model_copy(update={"outputs": (skipped,), "evidence": said_so})
+    status = told(obj("Z"), view(ended()), result=each, evidence=PRESENT).status
+    assert (status["phase"], holds(status, "Complete"), holds(status, "Ready")) == ("Succeeded", True, True)
+    assert {condition(status, kind)["reason"] for kind in ("Complete", "Ready")} == {"Skipped"}
+    assert status["message"].endswith(said_so)
+    assert status["result"]["outputs"][0]["skipped"] == "2024-05-02"
+
+
 def test_a_result_that_others_changed_is_withheld_where_the_object_says_so() -> None:
     """`onResultChanged: Gone`: not Complete, and ResultGone names the commits."""
     status = told(obj("Z", policy=WITHHOLDS), view(ended()), result=result(), evidence=CHANGED).status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from deltalake import write_deltalake
 from harness.arrow_stage import table_of
 from harness.delta_stage import numbers_in
 from harness.granted import Granted, granted, silent
+from sparkonce.attempt.outcome import output_result
 from sparkonce.blocking import run
 from sparkonce.driver.context import Job
 from sparkonce.driver.stream_output import StreamOutput
@@ -23,7 +25,10 @@ from sparkonce.errors import (
     OutputUnavailable,
     UndeclaredOutput,
 )
+from sparkonce.model.record import Verdict
+from sparkonce.model.spec import Expect
 from sparkonce.sink.protocol import Slot
+from sparkonce.sink.transaction import settle
 
 TRIES = 4
 """Creates that are sent for one slot; after each lost one the slot is read, and that read is lost, too."""
@@ -336,6 +341,65 @@ def test_a_late_job_ends_without_another_attempt(tmp_path: Path, when: str) -> N
     assert numbers_in(tmp_path / "orders") == [2]
     reports = run(yesterday.store.reports(yesterday.record.address, 1))
     assert [(each.kind, late in each.body["message"]) for each in reports] == [("permanent-error", True)]
+
+
+@pytest.mark.parametrize("when", ["before the rows run", "at the commit", "in a transaction", "after its seal"])
+def test_a_late_job_that_skips_ends_well_and_writes_nothing(tmp_path: Path, when: str) -> None:
+    """The script gets no error but an answer that names the position; nothing is reported as failed, and settling finds a result: the skip
+    is committed, also where the driver died right after it had sealed rows that were in time."""
+    outputs = [{"name": "orders", "delta": {"path": "orders"}, "mode": "Overwrite"}]
+
+    def at(position: str, name: str) -> Granted:
+        series = {"name": "daily", "position": position, "onLate": "Skip"}
+        return granted(tmp_path, outputs=outputs, series=series, idempotencyKey=name)
+
+    today, yesterday = at("2024-05-02", "today"), at("2024-05-01", "yesterday")
+    job = yesterday.job()
+    job._expected = {"orders": Expect(min_rows=1)}
+    sink: Any = job._sinks["orders"]
+    commit = sink.commit
+
+    async def slow(*given: Any) -> Any:
+        today.job().write(table_of(2), "orders")
+        if when == "after its seal":
+            raise SystemExit("the driver dies")
+        return await commit(*given)
+
+    if when in ("at the commit", "after its seal"):
+        sink.commit = slow
+    else:
+        today.job().write(table_of(2), "orders")
+    frame = NEVER if when == "before the rows run" else table_of(1)
+    if when in ("in a transaction", "after its seal"):
+        with contextlib.suppress(SystemExit), job.transaction() as tx:
+            tx.write(frame, "orders")
+        written = tx.written.get("orders")
+    else:
+        written = job.write(frame, "orders")
+    if when != "after its seal":
+        assert written is not None
+        assert (written.rows, written.fresh, written.skipped) == (0, True, "2024-05-02")
+        assert job.complete
+    assert run(yesterday.store.reports(yesterday.record.address, 1)) == []
+    yesterday.settling()
+    settled = run(
+        settle(
+            list(yesterday.sinks().values()),
+            key_hash=yesterday.record.key_hash,
+            generation=1,
+            attempt=1,
+            fingerprint=yesterday.record.fingerprint,
+            intent=run(yesterday.store.intent(yesterday.record.address, 1)),
+            by="settle",
+        )
+    )
+    slot = settled.slots["orders"]
+    assert settled.verdict is Verdict.ALL and slot is not None
+    result = output_result(yesterday.sinks()["orders"], slot)
+    assert (result.rows, result.skipped) == (0, "2024-05-02")
+    assert numbers_in(tmp_path / "orders") == [2]
+    again = yesterday.job().write(NEVER, "orders")
+    assert (again.rows, again.fresh, again.skipped) == (0, False, "2024-05-02")
 
 
 def test_a_stream_has_no_place_in_a_series(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from harness.arrow_stage import arrow_stage, table_of
 from harness.eventually import assert_eventually
 from harness.sink_attempts import Plan
 from sparkonce.sink.delta import log as delta_log
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Sink
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared, Sink
 
 PATIENCE = 60.0
 """Seconds until the table must exist."""

@@ -18,8 +18,8 @@ from sparkonce.blocking import run
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Sink, SinkKey, WriteOptions
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared, Sink, SinkKey, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg.catalog import CatalogTable
 from sparkonce.sink.iceberg.masks import FILE_PATH
 from sparkonce.sink.iceberg.sink import IcebergTableSink, open_iceberg
-from sparkonce.sink.protocol import Committed, SinkKey, Slot, slot_digest
+from sparkonce.sink.protocol import Committed, Declared, SinkKey, Slot, slot_digest
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.staging import Stager
 
@@ -69,7 +69,8 @@ def opened(
 ) -> IcebergTableSink:
     """Opens an output as a driver does, without fsync; `stage=None` is Spark."""
     location = f"{CATALOG}.{table}"
-    return open_iceberg(location, name="orders", field="orders", on_rerun=on_rerun, stage=stage, durable=False)
+    output = Declared(name="orders", kind="iceberg", location=location, on_rerun=on_rerun)
+    return open_iceberg(output, stage=stage, durable=False)
 
 
 def catalog() -> Catalog:

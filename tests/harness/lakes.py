@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +20,13 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from harness import iceberg_tables
 from harness.delta_stage import delta_stage
+from harness.delta_tables import ORDERS
 from sparkonce.blocking import run
 from sparkonce.model.spec import Series, WriteMode
 from sparkonce.sink.delta.sink import DeltaTableSink, open_delta
 from sparkonce.sink.iceberg.sink import IcebergTableSink, open_iceberg
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.protocol import Committed, SinkKey, Slot, WriteOptions
+from sparkonce.sink.protocol import Committed, Declared, SinkKey, Slot, WriteOptions
 from sparkonce.sink.staging import StagedRows
 
 DAYS = Schema(NestedField(1, "day", StringType()), NestedField(2, "n", LongType()))
@@ -88,8 +90,8 @@ class DeltaLake(Lake):
         self.folder = folder / "orders"
 
     def sink(self, mode: WriteMode | None = None, series: Series | None = None) -> DeltaTableSink:
-        objects = FolderObjects(self.folder, durable=False)
-        return open_delta(objects, name="orders", mode=mode, series=series, stage=self._staged)
+        output = replace(ORDERS, mode=mode, series=series)
+        return open_delta(output, FolderObjects(self.folder, durable=False), stage=self._staged)
 
     def _staged(self, frame: pa.Table, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
         """Without rows a file that lies in no partition's folder, as a job of Spark's may leave one."""
@@ -112,9 +114,8 @@ class IcebergLake(Lake):
 
     def sink(self, mode: WriteMode | None = None, series: Series | None = None) -> IcebergTableSink:
         location = f"{iceberg_tables.CATALOG}.{iceberg_tables.TABLE}"
-        return open_iceberg(
-            location, name="orders", field="orders", mode=mode, series=series, stage=self._staged, durable=False
-        )
+        output = Declared(name="orders", kind="iceberg", location=location, mode=mode, series=series)
+        return open_iceberg(output, stage=self._staged, durable=False)
 
     def _staged(self, frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> StagedRows:
         return by_day(frame, folder, self.partition_by)

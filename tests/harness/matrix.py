@@ -34,8 +34,8 @@ from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg.schema import schema_of
-from sparkonce.sink.open import Declared, open_sink, sinks_of
-from sparkonce.sink.protocol import GROUPED_SCHEMA, Committed, Sink, SinkKey, WriteOptions
+from sparkonce.sink.open import open_sink, sinks_of
+from sparkonce.sink.protocol import GROUPED_SCHEMA, Committed, Declared, Sink, SinkKey, WriteOptions
 from sparkonce.sink.slotlog.reader import files, read
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import sparkonce
 from harness.store_parts import s3a_resolved
 from sparkonce.blocking import run
 from sparkonce.sink.objects.location import objects_at
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared, SinkKey
 
 
 def session(folder: str) -> Any:

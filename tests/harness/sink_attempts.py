@@ -28,8 +28,8 @@ from harness.arrow_stage import arrow_stage, table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, OutputUnavailable, SparkonceError
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Sink, SinkKey, Slot
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared, Sink, SinkKey, Slot
 
 FINGERPRINT = "f"
 ROWS = 4

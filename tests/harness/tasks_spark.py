@@ -26,8 +26,8 @@ from sparkonce.blocking import run
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink import staging
 from sparkonce.sink.iceberg.catalog import CatalogTable
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Committed, Sink, SinkKey, WriteOptions
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Committed, Declared, Sink, SinkKey, WriteOptions
 from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:

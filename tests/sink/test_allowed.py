@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.sink.allowed import AllowedOutputs, Place
-from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared
 
 PARTS = st.text("abcXYZ019-_.=", min_size=1, max_size=6).filter(lambda part: part not in (".", ".."))
 PATHS = st.lists(PARTS, min_size=1, max_size=4)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from harness.arrow_stage import table_of
 from harness.delta_stage import delta_stage, numbers_in
-from harness.delta_tables import later, sink_on, staged
+from harness.delta_tables import ORDERS, later, sink_on, staged
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnsafe, OutputUnsupported
 from sparkonce.model.record import Intent, Verdict
@@ -21,8 +21,8 @@ from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta.inventory import staging_folder
 from sparkonce.sink.delta.sink import DeltaTableSink, digest_of, open_delta
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Committed, DataFile, Evidence, SinkKey, Slot, SlotState, Stuck
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Committed, DataFile, Declared, Evidence, SinkKey, Slot, SlotState, Stuck
 from sparkonce.sink.transaction import intent_of, settle
 
 
@@ -137,7 +137,7 @@ def test_staged_files_that_vanished_are_stuck(delta: DeltaTableSink, key: SinkKe
 
 def test_vacuum_leaves_evidence_and_committed_rows(delta: DeltaTableSink, key: SinkKey, table: Path) -> None:
     """After VACUUM the table can be read, its slot is found complete, and replaced files are deleted."""
-    many = open_delta(FolderObjects(table, durable=False), name="orders", stage=delta_stage)
+    many = open_delta(ORDERS, FolderObjects(table, durable=False), stage=delta_stage)
     slot = staged(many, key, 1, 1, 2)
     run(many.commit(key, slot))
     second = later(key, 2)
@@ -326,7 +326,8 @@ def test_without_deltalake_the_sentence_says_what_to_install(tmp_path: Path) -> 
     """The core can be imported without the extra; a job that declares a Delta output is refused with the field and what to install."""
     code = (
         "import sys; sys.modules['deltalake'] = None\n"
-        "from sparkonce.sink.open import Declared, open_sink\n"
+        "from sparkonce.sink.open import open_sink\n"
+        "from sparkonce.sink.protocol import Declared\n"
         "open_sink(Declared(name='orders', kind='delta', location='/lake/orders'), base=None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -6,7 +6,8 @@ import base64
 import json
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from harness.arrow_stage import table_of
 from harness.delta_stage import delta_stage, numbers_in
-from harness.delta_tables import later, sink_on, staged
+from harness.delta_tables import ORDERS, later, sink_on, staged
 from sparkonce.blocking import run
-from sparkonce.errors import InvalidInput
-from sparkonce.model.spec import OnRerun
+from sparkonce.errors import InvalidInput, OutputCorrupt
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.sink import DeltaTableSink, digest_of, open_delta
-from sparkonce.sink.delta.snapshot import Log
+from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.protocol import APPEND_INSTEAD, Committed, Evidence, Found, SinkKey, Slot, WriteOptions
 from sparkonce.sink.trace import LOOK_BACK
@@ -109,7 +110,7 @@ def test_what_is_restored_is_there_again(delta: DeltaTableSink, key: SinkKey, sl
 
 def test_a_delete_in_another_partition_changes_nothing(key: SinkKey, table: Path) -> None:
     """Two partitions are compacted together, and rows of one are deleted: the commit whose rows are in the other is present."""
-    sink = open_delta(FolderObjects(table, durable=False), name="orders", stage=delta_stage)
+    sink = open_delta(ORDERS, FolderObjects(table, durable=False), stage=delta_stage)
     slots = {}
     for of, day in ((key, "a"), (OTHER, "b")):
         frame: Any = pa.table({"n": [1, 2], "day": [day, day]})
@@ -165,7 +166,7 @@ def test_the_work_of_a_probe_is_bounded(delta: DeltaTableSink, key: SinkKey, slo
     """While every file is visible no entry of the log is read, however many there are; else one for each version back to the removal, and
     `LOOK_BACK` at most."""
     objects = Counting(table)
-    sink = open_delta(objects, name="orders", stage=delta_stage)
+    sink = open_delta(ORDERS, objects, stage=delta_stage)
     for _ in range(3):
         write_deltalake(str(table), table_of(50), mode="append")
     assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
@@ -238,6 +239,61 @@ def test_the_remedy_where_the_slot_is_gone(delta: DeltaTableSink, key: SinkKey, 
     assert found.remedy == f"restore {evidence.folder_of(key)} in {delta.uri} from a backup"
     shutil.move(table.parent / "backup", folder)
     assert run(delta.probe(key, digest_of(slot))) is Evidence.PRESENT
+
+
+@pytest.mark.parametrize("lost", ["the generation", "the lineage"])
+def test_a_rerun_without_the_evidence_of_the_run_before_is_refused(
+    delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path, lost: str
+) -> None:
+    """The log alone shows that rows were committed: neither staging nor a commit that was staged before adds them a second time. Once the
+    folder is back both replace them."""
+    assert slot.rows == 3
+    early = staged(delta, later(key, 2), 1, 1, 2, 3)
+    folder = (table / evidence.folder_of(key)).parent if lost == "the lineage" else table / evidence.folder_of(key)
+    shutil.move(folder, table.parent / "backup")
+    with pytest.raises(OutputCorrupt, match=rf"holds a commit of {key}, .* restore that folder from a backup"):
+        staged(delta, later(key, 2), 2, 1, 2, 3)
+    with pytest.raises(OutputCorrupt, match=rf"holds a commit of {key}, .* restore that folder from a backup"):
+        run(delta.commit(later(key, 2), early))
+    assert numbers_in(table) == [1, 2, 3]
+    shutil.copytree(table.parent / "backup", folder, dirs_exist_ok=True)
+    assert isinstance(run(delta.commit(later(key, 2), early)), Committed)
+    assert numbers_in(table) == [1, 2, 3]
+
+
+def test_evidence_of_runs_that_were_replaced_is_not_needed(
+    delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path
+) -> None:
+    """Generation 2 replaced generation 1, so the third does not ask for the first one's files."""
+    assert isinstance(run(delta.commit(later(key, 2), staged(delta, later(key, 2), 1, 4))), Committed)
+    shutil.rmtree(table / evidence.folder_of(slot.sink_key))
+    assert isinstance(run(delta.commit(later(key, 3), staged(delta, later(key, 3), 1, 5))), Committed)
+    assert numbers_in(table) == [5]
+
+
+def test_partition_values_are_read_where_partitions_are_overwritten_only(
+    key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends, reruns and probes of a partitioned table do without those of its files, of which it may have a million."""
+    read: list[str] = []
+    partitions: Callable[[DeltaSnapshot], dict[str, Mapping[str, Any]]] = vars(DeltaSnapshot)["partitions"].func
+
+    def counted(table: DeltaSnapshot) -> dict[str, Mapping[str, Any]]:
+        read.append("")
+        return partitions(table)
+
+    monkeypatch.setattr(DeltaSnapshot, "partitions", property(counted))
+    frame: Any = pa.table({"n": [1, 2], "day": ["a", "b"]})
+    options = WriteOptions(partition_by=("day",))
+    sink = sink_on(table)
+    for of in (key, later(key, 2)):
+        slot = sink.stage(frame, of, 1, fingerprint="f", options=options)
+        assert isinstance(run(sink.commit(of, slot)), Committed)
+        assert run(sink.probe(of, digest_of(slot))) is Evidence.PRESENT
+    assert read == []
+    slot = sink.stage(frame, OTHER, 1, fingerprint="f", options=replace(options, mode=WriteMode.OVERWRITE_PARTITIONS))
+    assert isinstance(run(sink.commit(OTHER, slot)), Committed)
+    assert read != []
 
 
 @pytest.mark.parametrize("lost", ["a file", "the table"])

@@ -28,8 +28,8 @@ from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnavailable, OutputUnsafe, OutputUnsupported
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.iceberg.sink import IcebergTableSink
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Evidence, FencedOff, SinkKey, Stuck, WriteOptions
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared, Evidence, FencedOff, SinkKey, Stuck, WriteOptions
 
 # --- changes to a table -----------------------------------------------------------------------------------------------
 

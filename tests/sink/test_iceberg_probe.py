@@ -240,14 +240,46 @@ def test_the_remedy_where_rows_were_changed(sql_sink: IcebergTableSink, key: Sin
 
 
 def test_the_remedy_after_a_rollback(sql_sink: IcebergTableSink, key: SinkKey) -> None:
-    """The same works after a rollback, where nothing of the rows is left."""
+    """Nothing of the rows is left, so a plain rerun, which is what no other remedy means, is not refused; the new result is present."""
     written(sql_sink, OTHER, 1, 9)
     before = head()
     slot = written(sql_sink, key, 1, 1)
     go_to(before)
-    assert probed(sql_sink, key, slot).remedy == APPEND_INSTEAD
-    again = written(opened(on_rerun=OnRerun.APPEND), generation(key, 2), 1, 1)
+    found = probed(sql_sink, key, slot)
+    assert (found.verdict, found.remedy) == (Evidence.GONE, "")
+    again = written(sql_sink, generation(key, 2), 1, 1)
     assert probed(sql_sink, generation(key, 2), again) is Evidence.PRESENT
+    assert rows() == [1, 9]
+
+
+def test_the_remedy_after_a_rollback_and_its_undoing(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """`main` was set back and then forward again: the rows are there, and a rerun replaces them."""
+    written(sql_sink, OTHER, 1, 9)
+    before = head()
+    written(sql_sink, key, 1, 1)
+    after = head()
+    go_to(before)
+    go_to(after)
+    written(sql_sink, generation(key, 2), 1, 2)
+    assert rows() == [2, 9]
+
+
+def test_rows_that_came_back_after_a_rollback_are_not_doubled(sql_sink: IcebergTableSink, key: SinkKey) -> None:
+    """A cherry-pick of the commit brought its file back, and a compaction rewrote that: files no longer show which rows are the key's, so
+    a rerun is refused, as it is where nothing was rolled back."""
+    written(sql_sink, OTHER, 1, 9)
+    before = head()
+    slot = written(sql_sink, key, 1, 1)
+    picked = head()
+    go_to(before)
+    table = iceberg_tables.table()
+    named = {"source-snapshot-id": str(picked)}
+    table.add_files([f"{table.location()}/{file.path}" for file in slot.files], snapshot_properties=named)
+    assert rows() == [1, 9]
+    compact()
+    assert probed(sql_sink, key, slot).remedy == APPEND_INSTEAD
+    with pytest.raises(InvalidInput, match="of an earlier generation of this job are no longer in"):
+        staged(sql_sink, generation(key, 2), 1, 1)
     assert rows() == [1, 9]
 
 

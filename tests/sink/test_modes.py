@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from harness import iceberg_tables
 from harness.delta_stage import delta_stage, numbers_in, transactions
+from harness.delta_tables import ORDERS
 from harness.lakes import DeltaLake, IcebergLake, Lake, days, lake_of
 from sparkonce.audit.tables import of_table
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.delta.sink import open_delta
+from sparkonce.sink.iceberg import snapshot
+from sparkonce.sink.iceberg.files import live
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.protocol import REPLACING_SCHEMA, Committed, Evidence, FencedOff, SinkKey, Stuck, WriteOptions
 
@@ -193,6 +199,27 @@ def test_a_table_without_partitions_is_refused_before_anything_is_staged(lake: L
         lake.stage(lake.sink(PARTITIONS), A, days(mon=2))
 
 
+def test_one_try_reads_the_files_of_a_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iceberg: once before the rows are staged, and once for the commit, each time every manifest."""
+    lake = IcebergLake(tmp_path, monkeypatch)
+    lake.partition_by = ("day",)
+    lake.add(days(mon=1, tue=2))
+    lake.write(A, PARTITIONS, days(mon=3))
+    read: list[int] = []
+
+    def counted(table: Table) -> list[DataFile]:
+        read.append(1)
+        return live(table)
+
+    monkeypatch.setattr(snapshot, "live", counted)
+    again = A.model_copy(update={"generation": 2})
+    sink = lake.sink(PARTITIONS)
+    slot = lake.stage(sink, again, days(mon=4))
+    assert len(read) == 1
+    assert run(sink.commit(again, slot)) == Committed(slot)
+    assert (len(read), lake.rows()) == (2, {"mon": [4], "tue": [2]})
+
+
 def test_a_rerun_replaces_its_partitions_and_those_of_the_run_before(partitioned: Lake) -> None:
     """A backfill of another key has replaced one of them meanwhile, which the rerun replaces again, as it writes to it."""
     partitioned.add(days(sun=0))
@@ -276,7 +303,7 @@ def test_partition_values_of_other_writers_are_compared_by_type(tmp_path: Path) 
     folder = tmp_path / "orders"
     by = [name for name in columns if name != "n"]
     write_deltalake(str(folder), pa.table(columns), partition_by=by)
-    sink = open_delta(FolderObjects(folder, durable=False), name="orders", mode=PARTITIONS, stage=delta_stage)
+    sink = open_delta(replace(ORDERS, mode=PARTITIONS), FolderObjects(folder, durable=False), stage=delta_stage)
     frame = pa.table({**{name: values[:1] for name, values in columns.items()}, "n": pa.array([3], pa.int64())})
     staged: Any = frame
     slot = sink.stage(staged, A, 1, fingerprint="f", options=WriteOptions(partition_by=tuple(by)))

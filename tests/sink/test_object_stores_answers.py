@@ -16,8 +16,8 @@ from harness.patience import stretched
 from harness.slots import committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import AlreadyCommitted, Committed, Sink, SinkKey
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, Declared, Sink, SinkKey
 
 
 class Scripted(ThreadingHTTPServer):

@@ -8,7 +8,8 @@ import pytest
 
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import OnRerun
-from sparkonce.sink.open import Declared, open_sink
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Declared
 
 
 def declared(location: str, *, kind: str = "slotLog", name: str = "orders") -> Declared:

@@ -20,7 +20,8 @@ from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody, Verdict
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.protocol import GROUPED_SCHEMA, REPLACING_SCHEMA, SinkKey, Slot
-from sparkonce.sink.sealed import FOLDERS, Declares, outputs_of, sealed_slots
+from sparkonce.sink.sealed import FOLDERS, OutputRule, outputs_of, sealed_slots
+from sparkonce.sink.series import NO_COLUMNS
 from sparkonce.sink.transaction import intent_of, settle
 from sparkonce.store.open import open_store
 
@@ -30,7 +31,7 @@ KEY = SinkKey(key_hash=KEY_HASH, output="orders", generation=1)
 
 def parsed(intent: Intent, kind: str = "slotLog") -> dict[str, Slot]:
     return sealed_slots(
-        intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": Declares(kind)}
+        intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs={"orders": OutputRule(kind)}
     )
 
 
@@ -142,7 +143,7 @@ def test_what_sinks_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             key_hash=key.key_hash,
             generation=key.generation,
             fingerprint=FINGERPRINT,
-            outputs={"orders": Declares(kind)},
+            outputs={"orders": OutputRule(kind)},
         )
         assert found == {"orders": slot}, kind
 
@@ -167,7 +168,7 @@ def test_a_sealed_slot_replaces_only_what_the_output_declares(
     intent = Intent(token=1, slots={"orders": slot})
 
     def accepted() -> dict[str, Slot]:
-        outputs = {"orders": Declares(kind, declared)}
+        outputs = {"orders": OutputRule(kind, declared)}
         return sealed_slots(intent, key_hash=KEY_HASH, generation=1, fingerprint=FINGERPRINT, outputs=outputs)
 
     if allowed:
@@ -199,12 +200,58 @@ def test_a_sealed_place_has_a_position_that_a_job_could_have(position: str) -> N
         parsed(intent, "delta")
 
 
+SKIPPED: dict[str, Any] = {
+    "schema": REPLACING_SCHEMA,
+    "place": {"series": "daily", "position": "5", "allowLate": False, "skipLate": True},
+    "skipped": "6",
+    "onRerun": "Append",
+    "files": [],
+    "rows": 0,
+    "dataSchema": NO_COLUMNS,
+}
+
+
+def test_a_skipped_slot_may_be_sealed_for_an_output_of_any_mode() -> None:
+    """It was late before its rows ran, in a transaction with others; its bytes stay the same."""
+    slot = {**sound("delta"), **SKIPPED}
+    for mode in (None, *WriteMode):
+        sealed = sealed_slots(
+            Intent(token=1, slots={"orders": slot}),
+            key_hash=KEY_HASH,
+            generation=1,
+            fingerprint=FINGERPRINT,
+            outputs={"orders": OutputRule("delta", mode)},
+        )
+        assert sealed["orders"].dump() == slot
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"skipped": "5"},
+        {"skipped": "tomorrow"},
+        {"skipped": "9" * 16},
+        {"place": {"series": "daily", "position": "5", "allowLate": False}},
+        {"place": {"series": "daily", "position": "5", "allowLate": True, "skipLate": True}},
+        {"onRerun": "Replace"},
+        {"mode": "Overwrite"},
+        {name: sound("delta")[name] for name in ("files", "rows")},
+    ],
+    ids=["in time", "no position", "too long", "fails", "is allowed", "replaces a run", "overwrites", "has files"],
+)
+def test_a_slot_that_only_claims_to_be_skipped_is_refused(change: dict[str, Any]) -> None:
+    """The operator would commit it without the compare with the series, or with rows."""
+    intent = Intent(token=1, slots={"orders": {**sound("delta"), **SKIPPED, **change}})
+    with pytest.raises(InvalidInput, match=r"slots\.orders\.skipped: "):
+        parsed(intent, "delta")
+
+
 def test_the_outputs_of_a_spec_are_read_without_trusting_it() -> None:
     """Another release may have recorded the spec: entries that are not valid outputs are left out."""
     for spec, expected in (
         (
             {"outputs": [{"name": "a", "delta": {}, "mode": "Overwrite"}, {"name": 1}, "x", {"name": "b", "mode": []}]},
-            {"a": Declares("delta", WriteMode.OVERWRITE), "b": Declares("")},
+            {"a": OutputRule("delta", WriteMode.OVERWRITE), "b": OutputRule("")},
         ),
         ({"outputs": {"name": "a"}}, {}),
         ([], {}),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from harness import iceberg_tables
 from harness.lakes import DeltaLake, IcebergLake, Lake, days, lake_of
 from sparkonce.blocking import run
 from sparkonce.errors import LateInSeries, OutputCorrupt, OutputUnsafe
-from sparkonce.model.spec import OnLate, Series, WriteMode, order_of, position_of
-from sparkonce.sink.protocol import LATE_INSTEAD, REPLACING_SCHEMA, Committed, Evidence, Late, SinkKey, Slot, place_of
+from sparkonce.model.spec import POSITION_PATTERN, OnLate, Series, WriteMode, order_of
+from sparkonce.sink.delta.log import FORMS, position_of, spelled
+from sparkonce.sink.protocol import LATE_INSTEAD, REPLACING_SCHEMA, Committed, Evidence, Late, SinkKey, Slot
+from sparkonce.sink.series import place_of
 
 YESTERDAY, TODAY = "2024-05-01", "2024-05-02"
 KEYS = {
@@ -90,7 +94,9 @@ def test_advice_on_a_superseded_result_is_a_backfill(lake: Lake) -> None:
     load(lake, YESTERDAY, 1)
     load(lake, TODAY, 2)
     found = run(lake.sink(WriteMode.OVERWRITE, daily(YESTERDAY)).probe(KEYS[YESTERDAY], None))
-    assert (found.verdict, found.remedy) == (Evidence.CHANGED, LATE_INSTEAD)
+    assert (found.verdict, found.remedy) == (Evidence.SUPERSEDED, LATE_INSTEAD)
+    assert [each.key for each in found.changes] == [str(KEYS[TODAY])]
+    assert f"(WRITE, key bbbb, position {TODAY} of the series daily)" in found.why.replace("overwrite", "WRITE")
     again = KEYS[YESTERDAY].model_copy(update={"generation": 2})
     with pytest.raises(LateInSeries):
         lake.stage(lake.sink(WriteMode.OVERWRITE, daily(YESTERDAY)), again, NEVER)
@@ -174,7 +180,7 @@ def test_a_tag_of_a_series_that_cannot_be_read_is_never_taken_for_none(
         lake.stage(lake.sink(None, daily(YESTERDAY)), KEYS[YESTERDAY], NEVER)
 
 
-FORMS = ["%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%MZ", "%Y-%m-%dT%H:%M:%SZ"]
+TIMES_AS = ["%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%MZ", "%Y-%m-%dT%H:%M:%SZ"]
 
 
 TIMES = st.datetimes().filter(lambda time: time.year >= 1000)
@@ -186,7 +192,7 @@ def test_numbers_are_ordered_as_numbers(one: int, other: int) -> None:
     assert (order_of(place(str(one))) < order_of(place(str(other)))) == (one < other)
 
 
-@given(TIMES, TIMES, st.sampled_from(FORMS))
+@given(TIMES, TIMES, st.sampled_from(TIMES_AS))
 def test_times_of_one_form_are_ordered_as_times(one: dt.datetime, other: dt.datetime, form: str) -> None:
     """In every form, down to what the form shows; and the order fits into a Delta log's number."""
     first, second = sorted((one, other))
@@ -200,10 +206,49 @@ def place(position: str) -> str:
     return Series(name="x", position=position).position
 
 
-@pytest.mark.parametrize("position", ["7", "2024-05", "2024-05-01", "2024-05-01T06:00:00Z", "20240501"])
-def test_a_message_names_the_position_as_it_was_given(position: str) -> None:
-    """The table holds the order alone."""
-    assert position_of(order_of(position)) == position
+@given(st.from_regex(re.compile(POSITION_PATTERN, re.ASCII), fullmatch=True).filter(lambda text: "\n" not in text))
+def test_a_delta_log_keeps_a_position_as_it_was_written(position: str) -> None:
+    """Two signed 64-bit numbers have it to the letter: every form, zeros in front, and numbers that look like times."""
+    at = place_of(daily(place(position)))
+    assert at is not None and spelled(at) < 2**63
+    assert position_of(at.order, spelled(at)) == position
+
+
+@given(st.integers(0, 10**15 - 1), st.one_of(st.none(), st.integers(0, 2**63 - 1)))
+def test_an_order_without_its_text_keeps_its_place(order: int, text: int | None) -> None:
+    """In a table of a release that wrote the order alone, and also if it moved the series after a text was written."""
+    assert order_of(position_of(order, text)) == order
+    if text is None or text // FORMS != order:
+        assert position_of(order, text) == position_of(order, None)
+
+
+@pytest.mark.parametrize("position", ["2024-05", "2024-05-01", "2024-05-01T06:00:00Z", "20240501", "123456789012345"])
+def test_an_order_without_its_text_reads_as_a_time_where_it_can_be_one(position: str) -> None:
+    """15 digits, or a month 78, are a number."""
+    assert position_of(order_of(position), None) == position
+    assert position_of(20247801000000, None) == "20247801000000"
+
+
+@pytest.mark.parametrize("position", ["123456789012345", "0100", "2024-05-01T06:30"])
+def test_the_refusal_of_a_late_key_names_the_position_as_it_was_written(lake: Lake, position: str) -> None:
+    """On both formats, and after a late key was let through, which does not move the series."""
+    load(lake, position, 2, key=KEYS[TODAY])
+    load(lake, "7", 1, on_late=OnLate.ALLOW, key=SinkKey(key_hash="cccc", output="orders", generation=1))
+    with pytest.raises(LateInSeries, match=rf"position 9 of the series daily is late: {position} has been committed"):
+        lake.stage(lake.sink(None, daily("9")), KEYS[YESTERDAY], NEVER)
+
+
+def test_a_delta_table_of_a_release_that_wrote_the_order_alone(tmp_path: Path) -> None:
+    """Its order holds, whether the series was first moved by that release or after this one wrote the text of an earlier position."""
+    lake = DeltaLake(tmp_path)
+    load(lake, YESTERDAY, 1)
+    log = lake.folder / "_delta_log"
+    moved = {"txn": {"appId": "series:daily", "version": order_of(TODAY), "lastUpdated": 1}}
+    (log / f"{DeltaTable(str(lake.folder)).version() + 1:020d}.json").write_text(json.dumps(moved) + "\n")
+    with pytest.raises(LateInSeries, match=f"late: {TODAY} has been committed"):
+        lake.stage(lake.sink(None, daily(YESTERDAY)), SinkKey(key_hash="cccc", output="orders", generation=1), NEVER)
+    load(lake, TODAY, 2)
+    assert lake.rows() == {"mon": [2]}
 
 
 def test_what_a_slot_stores_of_its_place() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparkonce.sink.protocol import CHANGES_NAMED, Change, Evidence
+from sparkonce.sink.protocol import CHANGES_NAMED, Change, Evidence, SeriesPlace
 from sparkonce.sink.trace import RowTrace, Step, operation_name
 
 
@@ -21,6 +21,63 @@ def traced(lost: set[str], live: set[str], history: Sequence[Step]) -> RowTrace:
     for step in reversed(history):
         trace.step(step)
     return trace
+
+
+PLACE = SeriesPlace(series="daily", position="5")
+
+
+def by_key(number: int, position: str, *, series: str = "daily", overwrites: bool = False) -> Change:
+    """A commit of sparkonce by a key of a series."""
+    key = f"key{number}-orders-g1"
+    return Change(commit=f"version {number}", key=key, series=series, position=position, overwrites=overwrites)
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        (by_key(2, "6"), Evidence.SUPERSEDED),
+        (by_key(2, "5"), Evidence.SUPERSEDED),
+        (by_key(2, "4"), Evidence.CHANGED),
+        (by_key(2, "6", series="hourly"), Evidence.CHANGED),
+        (change(2, key="key2-orders-g1"), Evidence.CHANGED),
+        (change(2), Evidence.CHANGED),
+    ],
+    ids=["a later position", "the same one", "an earlier one", "another series", "no series", "another writer"],
+)
+def test_rows_that_their_series_replaced_are_superseded(by: Change, expected: Evidence) -> None:
+    """Only by keys of the same series at the same position or later ones, which are named with it."""
+    trace = traced({"a"}, {"b"}, [Step(change=by, removed=["a"])])
+    found = trace.probed({"a"}, place=PLACE, whole=True)
+    assert found is not None and found.verdict is expected
+    assert found.changes == (by,) and (str(by) in found.why)
+    no_place = trace.probed({"a"}, whole=True)
+    assert no_place is not None and no_place.verdict is Evidence.CHANGED
+
+
+def test_rows_that_are_not_all_replaced_by_their_series_are_changed() -> None:
+    """A part of them is left, or moved to where readers see it, or was removed by others, or nobody knows what became of it."""
+    replaced = Step(change=by_key(2, "6"), removed=["a"])
+    moved = Step(change=change(1, "OPTIMIZE"), moved={"b": 0}, added={"c": 0})
+    removed = Step(change=change(3), removed=["b"])
+    for whole, lost, history in (
+        (False, {"a"}, [replaced]),
+        (True, {"a", "b"}, [moved, replaced]),
+        (True, {"a", "b"}, [replaced, removed]),
+        (True, {"a", "b"}, [replaced]),
+    ):
+        found = traced(lost, {"c"}, history).probed(lost, place=PLACE, whole=whole)
+        assert found is not None and found.verdict is Evidence.CHANGED, (whole, lost)
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_compacted_rows_are_superseded_by_an_overwrite_only(overwrites: bool) -> None:
+    """A commit that replaced one of the files that a compaction wrote may have meant other rows; one that replaced the table meant all."""
+    history = [
+        Step(change=change(1, "OPTIMIZE"), moved={"a": 0, "x": 0}, added={"c": 0}),
+        Step(change=by_key(2, "6", overwrites=overwrites), removed=["c"]),
+    ]
+    found = traced({"a"}, set(), history).probed({"a"}, place=PLACE, whole=True)
+    assert found is not None and found.verdict is (Evidence.SUPERSEDED if overwrites else Evidence.CHANGED)
 
 
 def test_rows_that_were_only_moved_are_there() -> None:

@@ -40,6 +40,7 @@ def output_result(sink: Sink, slot: Slot) -> OutputResult:
         bytes=totals.bytes if totals else slot.bytes,
         files=totals.files if totals else slot.file_count,
         digest=slot_digest(layout.encode(slot)),
+        skipped=slot.skipped,
     )
 
 
@@ -51,7 +52,13 @@ def _evidence(slots: Mapping[str, Slot | None]) -> str:
         for name, slot in slots.items()
         if slot is not None and (totals := slot.stream) is not None
     )
-    return f"slots committed by attempt {', '.join(map(str, tokens))}{streams}"
+    skipped = "".join(
+        f"; {name}: skipped, nothing was written, because position {slot.skipped} of the series {slot.place.series} had been committed "
+        f"when position {slot.place.position} came"
+        for name, slot in slots.items()
+        if slot is not None and slot.skipped is not None and slot.place is not None
+    )
+    return f"slots committed by attempt {', '.join(map(str, tokens))}{streams}{skipped}"
 
 
 def values_of(reports: Sequence[Report]) -> dict[str, Any]:

@@ -144,12 +144,18 @@ def _finalized(record: Record, policy: Policy, outputs: Mapping[str, Found], key
 def _succeeded(record: Record, policy: Policy, outputs: Mapping[str, Found], rerun: str) -> Answered:
     lost = {name: found for name, found in outputs.items() if found.verdict in (Evidence.GONE, Evidence.REPLACED)}
     changed = {name: found for name, found in outputs.items() if found.verdict is Evidence.CHANGED}
+    superseded = {name: found for name, found in outputs.items() if found.verdict is Evidence.SUPERSEDED}
     said = f"generation {record.generation} succeeded, and its output "
     if lost:
-        return Answered(Answer.RESULT_GONE, "result gone", said + _named(lost), _remedy({**lost, **changed}, rerun))
+        return Answered(
+            Answer.RESULT_GONE, "result gone", said + _named(lost), _remedy({**lost, **changed, **superseded}, rerun)
+        )
+    if not changed and superseded:
+        return Answered(Answer.REPLAY, "result superseded", said + _named(superseded), _remedy(superseded, rerun))
     if not changed:
-        return Answered(Answer.REPLAY, "finalized", f"generation {record.generation}: {record.outcome}", rerun)
-    said, remedy = said + _named(changed), _remedy(changed, rerun)
+        finalized = f"generation {record.generation}: {record.outcome}"
+        return Answered(Answer.REPLAY, "finalized", finalized, _remedy(outputs, rerun))
+    said, remedy = said + _named({**changed, **superseded}), _remedy({**changed, **superseded}, rerun)
     if policy.on_result_changed is OnResultChanged.GONE:
         return Answered(Answer.RESULT_GONE, "result changed, and onResultChanged is Gone", said, remedy)
     return Answered(Answer.REPLAY, "result changed", said, remedy)

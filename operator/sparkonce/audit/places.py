@@ -17,8 +17,8 @@ from sparkonce.model.record import SpecBody
 from sparkonce.model.spec import OUTPUT_KINDS, IdempotentJob, kind_and_place
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.open import Declared, open_sink, sinks_of
-from sparkonce.sink.protocol import Sink
+from sparkonce.sink.open import open_sink, sinks_of
+from sparkonce.sink.protocol import Declared, Sink
 
 DELTA_LOG = "_delta_log"
 

@@ -62,6 +62,8 @@ def result_object(result: Result, evidence: Mapping[str, Found] | None = None) -
     outputs = []
     for output in result.outputs:
         shown = {"name": output.name, "uri": output.uri, "rows": output.rows, "bytes": output.bytes}
+        if output.skipped is not None:
+            shown["skipped"] = output.skipped
         outputs.append({**shown, **found_object(found[output.name])} if output.name in found else shown)
     failure = result.failure
     return {

@@ -608,6 +608,8 @@ class _StatusDraft:
         if not gone or (self.same_generation and kept(self.stored, COMPLETE)):
             said = f"generation {record.generation} succeeded" + (f": {result.evidence}" if result else "")
             reason = "Committed" if result is not None and result.outputs else "Completed"
+            if result is not None and result.outputs and all(each.skipped is not None for each in result.outputs):
+                reason = "Skipped"
             self.ends(COMPLETE, fact(reason, said), known=result is not None)
         else:
             self.facts[COMPLETE] = fact(RESULT_GONE, gone[RESULT_GONE].message, holds=FALSE)
@@ -641,11 +643,13 @@ class _StatusDraft:
         looked = [found for found in (evidence or {}).values() if found.verdict is not Evidence.NOT_CHECKED]
         if not looked:
             return kept(self.stored, RESULT_CHANGED) if self.same_generation else {}
-        if all(found.verdict is not Evidence.CHANGED for found in looked):
+        verdicts = {found.verdict for found in looked} & {Evidence.CHANGED, Evidence.SUPERSEDED}
+        if not verdicts:
             return {}
         assert placed.said is not None  # set with a record
         said = f"{placed.said.evidence}; its rows are written anew by {_until(placed.said)}"
-        return {RESULT_CHANGED: fact("Changed", said)}
+        reason = Evidence.CHANGED if Evidence.CHANGED in verdicts else Evidence.SUPERSEDED
+        return {RESULT_CHANGED: fact(reason.capitalize(), said)}
 
 
 def _until(said: Answered) -> str:

@@ -108,3 +108,5 @@ class Written:
     bytes: int
     fresh: bool
     """False: an earlier attempt or run of this key committed it; the DataFrame was not run, or its rows were discarded."""
+    skipped: str = ""
+    """Position of its series that had been committed (`onLate: Skip`): the output got no rows from this job. Empty: it was not skipped."""

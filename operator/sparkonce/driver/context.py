@@ -153,7 +153,8 @@ class Job:
             InvalidInput: this job has written the output already, or the columns do not fit.
             ExpectationUnmet: the rows violate `expect`; nothing of them is visible.
             OutputChanged: the table was changed during the write; nothing of it is visible.
-            LateInSeries: a key of a later position of `spec.series` has committed to the table; nothing of this one is visible.
+            LateInSeries: a key of a later position of `spec.series` has committed to the table; nothing of this one is visible. With
+                `onLate: Skip` the write returns instead (`Written.skipped`).
             Fenced: another attempt took over; nothing of this one is or will be visible.
             KeyConflict: another job has committed this key.
             RowsLost: the files contain another number of rows than were written; nothing was committed.
@@ -192,8 +193,9 @@ class Job:
                     "of it is or will be visible there"
                 ) from error
         failpoints.hit("driver.commit.after")
-        if not isinstance(decision, Committed):
-            # Another write was committed, or ours is fenced: these files can never be committed; a sweep deletes what is left.
+        if not isinstance(decision, Committed) or decision.slot.nonce != slot.nonce:
+            # Another write was committed, ours is fenced, or it came late and is skipped: these files can never be committed; a sweep
+            # deletes what is left.
             with contextlib.suppress(OutputUnavailable):
                 run(sink.discard(key, slot))
         return decision
@@ -338,6 +340,8 @@ class Job:
         except LateInSeries as late:
             raise self._late(str(late)) from None
         failpoints.hit("driver.stage.after")
+        if slot.skipped is not None:
+            return slot  # it has no rows, whatever was expected of them
         try:
             self._expect(sink, too_few_rows(expected, slot.rows))
         except ExpectationUnmet:
@@ -382,7 +386,8 @@ class Job:
             case Committed(slot) | AlreadyCommitted(slot):
                 self._rows += slot.rows
                 self._committed_slots[sink.name] = slot
-                return Written(sink.name, sink.uri, slot.rows, slot.bytes, isinstance(decision, Committed))
+                fresh = isinstance(decision, Committed)
+                return Written(sink.name, sink.uri, slot.rows, slot.bytes, fresh, slot.skipped or "")
 
 
 class Transaction:
@@ -478,9 +483,9 @@ class Transaction:
 
 
 def _mode(sink: Sink, asked: str | None) -> WriteMode | None:
-    """The mode of a write. Raises: InvalidInput: there is no such mode, or the output does not take it."""
+    """The mode that a write asks for; None: the declared one. Raises: InvalidInput: it does not exist, or the output does not take it."""
     if asked is None:
-        return sink.mode
+        return None
     mode = next((each for each in WriteMode if each.lower() == asked.lower()), None)
     if mode is None:
         raise InvalidInput(f"mode={asked!r} is none of {', '.join(WriteMode)}")

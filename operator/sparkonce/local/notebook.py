@@ -72,7 +72,9 @@ class Replayed:
     def write(self, frame: object, output: str, **options: object) -> Written:  # noqa: ARG002 - the DataFrame is not run
         for each in self.recorded.outputs:
             if each.name == output:
-                self.written[output] = Written(each.name, each.uri, each.rows, each.bytes, fresh=False)
+                self.written[output] = Written(
+                    each.name, each.uri, each.rows, each.bytes, fresh=False, skipped=each.skipped or ""
+                )
                 return self.written[output]
         raise UndeclaredOutput(f"output {output!r} is not part of the recorded result of {self.key}")
 

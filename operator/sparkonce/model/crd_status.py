@@ -87,6 +87,7 @@ def _result() -> Schema:
             "bytes": _integer("Committed bytes."),
             "files": _integer("Committed files."),
             "digest": _text("SHA-256 of the commit."),
+            "skipped": _text("Position of its series that had been committed (onLate: Skip): nothing was written."),
         },
     }
     failure = {

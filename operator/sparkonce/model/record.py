@@ -403,6 +403,8 @@ class OutputResult(Value):
     files: int
     digest: str
     """SHA-256 of the committed slot."""
+    skipped: str | None = None
+    """Position of its series that had been committed (`onLate: Skip`): nothing was written."""
 
 
 class Failure(Value):

@@ -406,6 +406,7 @@ class Template(ResourceModel):
 
 class OnLate(StrEnum):
     FAIL = "Fail"
+    SKIP = "Skip"
     ALLOW = "Allow"
 
 
@@ -421,7 +422,8 @@ class Series(ResourceModel):
     """Place of this key: a whole number, or a month, day or time in UTC (`2024-05`, `2024-05-01`, `2024-05-01T06:00Z`). Keys of one series
     use one of these forms."""
     on_late: OnLate = OnLate.FAIL
-    """If a key of a later position has committed: commit nothing and fail, or commit nevertheless (a backfill)."""
+    """If a key of a later position has committed: commit nothing and fail (Fail), succeed without rows (Skip), or commit nevertheless, as a
+    backfill does (Allow)."""
 
     @model_validator(mode="after")
     def _written_as_it_is_read(self) -> Self:
@@ -439,15 +441,6 @@ def order_of(position: str) -> int:
     """The place of a position among those of its series: greater is later. At most 15 digits."""
     digits = re.sub("[^0-9]", "", position)
     return int(digits if digits == position else digits.ljust(14, "0"))
-
-
-def position_of(order: int) -> str:
-    """A position of this order, for messages."""
-    digits = str(order)
-    if len(digits) < 14:
-        return digits
-    day = "-".join(part for part in (digits[:4], digits[4:6], digits[6:8]) if part != "00")
-    return day if digits[8:14] == "000000" else f"{day}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
 
 
 class Bind(ResourceModel):

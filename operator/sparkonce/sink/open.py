@@ -11,17 +11,17 @@ Iceberg tables and leaves their outputs to settle runs. Drivers never use it: fo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from sparkonce.errors import InvalidInput, LibraryMissing, OutputUnavailable, OutputUnsupported
-from sparkonce.model.spec import IdempotentJob, OnRerun, Series, WriteMode
+from sparkonce.model.spec import IdempotentJob, WriteMode
 from sparkonce.sink.objects.cloud import parse
 from sparkonce.sink.objects.location import objects_at, on_store
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import (
     PLAIN,
     CommitOutcome,
+    Declared,
     Evidence,
     Inventory,
     SeriesPlace,
@@ -45,25 +45,6 @@ ICEBERG = "iceberg"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declared:
-    """One entry of `spec.outputs`."""
-
-    name: str
-    kind: str
-    """Name of the field that is set: slotLog, delta or iceberg."""
-    location: str
-    """A path (relative to the job file's folder), a `file://` URI or the URL of an object store; for Iceberg
-    `<catalog>.<namespace>.<table>`."""
-    on_rerun: OnRerun = OnRerun.REPLACE
-    mode: WriteMode | None = None
-    series: Series | None = None
-
-    @property
-    def field(self) -> str:
-        return f"spec.outputs[{self.name}].{self.kind}"
-
-
 def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None, durable: bool = True) -> Sink:
     """The sink of a declared output; nothing is read or written.
 
@@ -79,7 +60,7 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
     """
     if output.kind not in (SLOT_LOG, DELTA, ICEBERG):
         raise OutputUnsupported(
-            f"{output.field}: this version writes {SLOT_LOG}, {DELTA} and {ICEBERG} outputs only; declare `slotLog: {{path: ...}}` instead"
+            f"{_path(output)}: this version writes {SLOT_LOG}, {DELTA} and {ICEBERG} outputs only; declare `slotLog: {{path: ...}}` instead"
         )
     if not _NAME.match(output.name):
         raise InvalidInput(
@@ -87,10 +68,14 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
         )
     if output.kind == ICEBERG:
         return _iceberg(output, stage=stage, durable=durable)
-    objects = objects_at(output.location, base=base, field=f"{output.field}.path", durable=durable)
+    objects = objects_at(output.location, base=base, field=f"{_path(output)}.path", durable=durable)
     if output.kind == DELTA:
         return _delta(output, objects, stage=stage)
     return SlotLogSink(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
+
+
+def _path(output: Declared) -> str:
+    return f"spec.outputs[{output.name}].{output.kind}"
 
 
 def _iceberg(output: Declared, *, stage: Stager | None, durable: bool) -> Sink:
@@ -98,18 +83,9 @@ def _iceberg(output: Declared, *, stage: Stager | None, durable: bool) -> Sink:
         from sparkonce.sink.iceberg.sink import open_iceberg
     except ModuleNotFoundError:
         raise LibraryMissing(
-            f"{output.field}: the package pyiceberg is not installed; run `pip install sparkonce[iceberg]`"
+            f"{_path(output)}: the package pyiceberg is not installed; run `pip install sparkonce[iceberg]`"
         ) from None
-    return open_iceberg(
-        output.location,
-        name=output.name,
-        field=output.field,
-        on_rerun=output.on_rerun,
-        mode=output.mode,
-        series=output.series,
-        stage=stage,
-        durable=durable,
-    )
+    return open_iceberg(output, stage=stage, durable=durable)
 
 
 def _delta(output: Declared, objects: TableObjects, *, stage: Stager | None) -> Sink:
@@ -117,11 +93,9 @@ def _delta(output: Declared, objects: TableObjects, *, stage: Stager | None) -> 
         from sparkonce.sink.delta.sink import open_delta
     except ModuleNotFoundError:
         raise LibraryMissing(
-            f"{output.field}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
+            f"{_path(output)}: the package deltalake is not installed; run `pip install sparkonce[delta]`"
         ) from None
-    return open_delta(
-        objects, name=output.name, on_rerun=output.on_rerun, mode=output.mode, series=output.series, stage=stage
-    )
+    return open_delta(output, objects, stage=stage)
 
 
 class Absent:
@@ -198,7 +172,7 @@ def _uri(output: Declared) -> str:
     """The URI that the opened sink would have, so that results name the location alike, whichever process settled."""
     if output.kind == ICEBERG or not on_store(output.location):
         return output.location
-    return parse(output.location, field=output.field).uri
+    return parse(output.location, field=_path(output)).uri
 
 
 def sinks_of(job: IdempotentJob, base: str | None, *, stager: Stager | None = None) -> dict[str, Sink]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import Field
 
 from sparkonce.model.record import Value
-from sparkonce.model.spec import OnLate, OnRerun, Series, WriteMode, order_of, position_of
+from sparkonce.model.spec import OnRerun, Series, WriteMode, order_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -169,6 +169,9 @@ class SeriesPlace(Value):
     position: str
     allow_late: bool = False
     """Whether it may be committed after a later one."""
+    skip_late: bool | None = None
+    """Whether it is committed without rows after a later one (`skipping`); None: it is not. Not False, which would change the bytes of
+    slots that were sealed by releases without it."""
 
     @property
     def order(self) -> int:
@@ -194,6 +197,8 @@ class Slot(Value):
     """What its commit replaces besides the generations before; None: nothing (Append)."""
     place: SeriesPlace | None = None
     """Set if the key is part of a series."""
+    skipped: str | None = None
+    """Position of its series that had been committed when this slot came: it has no rows, and its commit changes none."""
     data_schema: str = ""
     """Spark's JSON schema; the only source of columns for an empty table."""
     table: str | None = None
@@ -287,21 +292,19 @@ class WriteOptions:
 PLAIN = WriteOptions()
 
 
-def place_of(series: Series | None) -> SeriesPlace | None:
-    """The place of a job's slots."""
-    if series is None:
-        return None
-    return SeriesPlace(series=series.name, position=series.position, allow_late=series.on_late is OnLate.ALLOW)
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """One entry of `spec.outputs`."""
 
-
-def lateness(place: SeriesPlace | None, committed: int | None) -> str | None:
-    """Why a slot of this place comes too late; None if it does not. committed: the latest order that its series has committed."""
-    if place is None or place.allow_late or committed is None or committed <= place.order:
-        return None
-    return (
-        f"position {place.position} of the series {place.series} is late: {position_of(committed)} has been committed; nothing was "
-        "committed here. A backfill on purpose declares `series.onLate: Allow`"
-    )
+    name: str
+    kind: str
+    """Name of the field that is set: slotLog, delta or iceberg."""
+    location: str
+    """A path (relative to the job file's folder), a `file://` URI or the URL of an object store; for Iceberg
+    `<catalog>.<namespace>.<table>`."""
+    on_rerun: OnRerun = OnRerun.REPLACE
+    mode: WriteMode | None = None
+    series: Series | None = None
 
 
 def replacing(options: WriteOptions, declared: WriteMode | None) -> WriteMode | None:
@@ -320,12 +323,19 @@ class Change:
     """As its writer named it (`DELETE`, `overwrite`), at most `OPERATION` characters; empty if it did not."""
     key: str = ""
     """The sink key, where it is a commit of sparkonce."""
+    series: str = ""
+    """Of a commit of sparkonce by a key of a series, where the commit says so."""
+    position: str = ""
+    """Place of that key in the series."""
+    overwrites: bool = False
+    """It is a commit of sparkonce that replaced all rows of the table."""
     shared: bool = False
     """The rows had been compacted into files with other rows, and this commit changed such a file: perhaps only the others."""
 
     def __str__(self) -> str:
         by = f"key {self.key.partition('-')[0][:12]}" if self.key else ""
-        said = ", ".join(filter(None, (self.operation, by)))
+        at = f"position {self.position} of the series {self.series}" if self.series else ""
+        said = ", ".join(filter(None, (self.operation, by, at)))
         return f"{self.commit} ({said})" if said else self.commit
 
 
@@ -343,6 +353,8 @@ class Evidence(StrEnum):
     """A later generation replaced the rows."""
     CHANGED = "changed"
     """The table records the commit, and later commits, which are named, removed or rewrote some of its rows or all."""
+    SUPERSEDED = "superseded"
+    """The same, and keys of the same series did all of it, at the same position or later ones: as the series wants it, no row is left."""
     GONE = "gone"
     """The table, the slot, or a file that the table or the slot log still names is missing, or the table no longer records the commit."""
     NOT_CHECKED = "not checked"

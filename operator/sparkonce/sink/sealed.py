@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, SpecBody
-from sparkonce.model.spec import Series, WriteMode
+from sparkonce.model.spec import OnRerun, Series, WriteMode
 from sparkonce.sink import groups
 from sparkonce.sink.protocol import (
     FILES_IN_SLOT,
@@ -32,6 +32,7 @@ from sparkonce.sink.protocol import (
     Slot,
     SlotState,
 )
+from sparkonce.sink.series import skips
 
 NUMBER_LIMIT = 2**53 - 1
 """The largest count that every JSON reader keeps exactly (RFC 7493, section 2.2)."""
@@ -52,8 +53,8 @@ _DIGEST = re.compile(r"[A-Za-z0-9-]{1,64}:[0-9a-f]{32,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class Declares(NamedTuple):
-    """What a job declares of an output, as far as it restricts a sealed slot."""
+class OutputRule(NamedTuple):
+    """What a sealed slot of an output must be, as its job declares it."""
 
     kind: str
     """The sink's kind; empty if it is not known here."""
@@ -61,7 +62,7 @@ class Declares(NamedTuple):
     """None: the job's code chooses."""
 
 
-def outputs_of(spec: SpecBody) -> dict[str, Declares]:
+def outputs_of(spec: SpecBody) -> dict[str, OutputRule]:
     """The declared outputs of a recorded spec, by name."""
     body = spec.job.get("spec")
     declared = body.get("outputs") if isinstance(body, dict) else None
@@ -69,12 +70,12 @@ def outputs_of(spec: SpecBody) -> dict[str, Declares]:
     for each in declared if isinstance(declared, list) else ():
         if isinstance(each, dict) and isinstance(each.get("name"), str):
             kind = next((kind for kind in FOLDERS if kind in each), "")
-            found[each["name"]] = Declares(kind, next((mode for mode in WriteMode if mode == each.get("mode")), None))
+            found[each["name"]] = OutputRule(kind, next((mode for mode in WriteMode if mode == each.get("mode")), None))
     return found
 
 
 def sealed_slots(
-    intent: Intent, *, key_hash: str, generation: int, fingerprint: str, outputs: Mapping[str, Declares]
+    intent: Intent, *, key_hash: str, generation: int, fingerprint: str, outputs: Mapping[str, OutputRule]
 ) -> dict[str, Slot]:
     """The slots of an intent, by output and in order.
 
@@ -100,6 +101,7 @@ def sealed_slots(
             raise _invalid(where, f"an output of kind {declared.kind} takes no sealed slot")
         _check_mode(slot, where, declared)
         _check_place(slot, where)
+        _check_skipped(slot, where)
         _check_files(slot, where, f"{FOLDERS[declared.kind]}{key}/{slot.token:010d}-{slot.nonce}")
         slots[name] = slot
     return slots
@@ -144,9 +146,24 @@ def _check_place(slot: Slot, where: str) -> None:
         raise _invalid(f"{where}.place", invalid.errors()[0]["msg"]) from None
 
 
-def _check_mode(slot: Slot, where: str, declared: Declares) -> None:
+def _check_skipped(slot: Slot, where: str) -> None:
+    if slot.skipped is None:
+        return
+    try:
+        Series(name="series", position=slot.skipped)
+    except ValidationError as invalid:
+        raise _invalid(f"{where}.skipped", invalid.errors()[0]["msg"]) from None
+    if skips(slot.place, slot.skipped) is None:
+        raise _invalid(f"{where}.skipped", "the slot is not one that is skipped after that position")
+    if slot.files or slot.listing is not None or slot.mode is not None or slot.on_rerun is not OnRerun.APPEND:
+        raise _invalid(f"{where}.skipped", "a skipped slot adds and replaces nothing")
+
+
+def _check_mode(slot: Slot, where: str, declared: OutputRule) -> None:
     if slot.mode is WriteMode.APPEND:
         raise _invalid(f"{where}.mode", "a slot that appends has none")
+    if slot.skipped is not None and slot.mode is None:
+        return  # it has no rows in any mode
     mode = slot.mode or WriteMode.APPEND
     allowed = WriteMode.APPEND if declared.kind == "slotLog" else declared.mode
     if allowed is not None and mode is not allowed:

@@ -16,7 +16,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from sparkonce.sink.protocol import CHANGES_NAMED, OPERATION, Change, Evidence, Probed
+from sparkonce.model.spec import order_of
+from sparkonce.sink.protocol import CHANGES_NAMED, OPERATION, Change, Evidence, Probed, SeriesPlace
 
 LOOK_BACK = 200
 """Commits of a table read at most for one probe, each one request to the store, or a few (Iceberg): it is on the path of every replay."""
@@ -103,13 +104,20 @@ class RowTrace:
     def fate(self, paths: Iterable[str]) -> RowFate:
         return reduce(RowFate.__or__, (self._of(path) for path in paths), _UNTOUCHED)
 
-    def probed(self, paths: Collection[str]) -> Probed | None:
-        """The verdict on a commit with these files that readers do not see; None: all their rows are in other files."""
+    def probed(self, paths: Collection[str], *, place: SeriesPlace | None = None, whole: bool = False) -> Probed | None:
+        """The verdict on a commit with these files that readers do not see; None: all their rows are in other files.
+
+        place: of the commit in its series.
+        whole: whether readers see no file of it that has rows."""
         fate = self.fate(paths)
         if not fate.changes:
             said = f"the history of the table does not show any more what became of {len(paths)} of its file(s)"
             return None if fate.known else Probed(verdict=Evidence.NOT_CHECKED, why=said)
         newest = sorted(fate.changes, key=lambda each: (self._order[each.commit], each.shared))
+        gone = whole and fate.known and all(self._of(path).changes for path in paths)
+        if gone and place is not None and all(_succeeds(each, place) for each in newest):
+            said = f"its rows were replaced by {_named([str(each) for each in newest])}"
+            return Probed(verdict=Evidence.SUPERSEDED, why=said, changes=tuple(newest[:CHANGES_NAMED]))
         return Probed(verdict=Evidence.CHANGED, why=_told(newest), changes=tuple(newest[:CHANGES_NAMED]))
 
     def _end(self, path: str, fate: RowFate) -> None:
@@ -129,6 +137,14 @@ class RowTrace:
             return RowFate(frozenset({step.change}))
         fate = self.fate(beside or step.added)
         return RowFate(frozenset(replace(each, shared=True) for each in fate.changes), fate.known)
+
+
+def _succeeds(change: Change, place: SeriesPlace) -> bool:
+    """Whether a commit replaced rows of this place as its series wants it: at the same position or a later one, and all rows of a file.
+    Where those had been compacted with others this is known only of a commit that replaced the whole table."""
+    if not change.key or change.series != place.series or order_of(change.position) < place.order:
+        return False
+    return change.overwrites or not change.shared
 
 
 def _told(changes: Collection[Change]) -> str:

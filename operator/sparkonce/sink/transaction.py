@@ -18,7 +18,7 @@ from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, Verdict
 from sparkonce.sink import stream
 from sparkonce.sink.protocol import CommitOutcome, Conflicting, FencedOff, Sink, SinkKey, Slot, Stuck
-from sparkonce.sink.sealed import Declares, sealed_slots
+from sparkonce.sink.sealed import OutputRule, sealed_slots
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ async def settle(
                 key_hash=key_hash,
                 generation=generation,
                 fingerprint=fingerprint,
-                outputs={sink.name: Declares(sink.kind, sink.mode) for sink in sinks},
+                outputs={sink.name: OutputRule(sink.kind, sink.mode) for sink in sinks},
             )
         except InvalidInput as invalid:
             return Settlement(Verdict.STUCK, found, f"{invalid}; nothing of it was committed here")

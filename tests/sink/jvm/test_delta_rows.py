@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 
 from harness.delta_stage import entries, rows_in
-from harness.delta_tables import later
+from harness.delta_tables import ORDERS, later
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.sink.delta.sink import DeltaTableSink, open_delta
@@ -30,7 +30,7 @@ ROW = "named_struct('v', '{v}', 'tags', array(null, named_struct('t', '{t}')), '
 
 @pytest.fixture
 def delta(table: Path) -> DeltaTableSink:
-    return open_delta(FolderObjects(table, durable=False), name="orders")
+    return open_delta(ORDERS, FolderObjects(table, durable=False))
 
 
 def create(spark: SparkSession, table: Path, ddl: str, **widths: str) -> None:
@@ -148,7 +148,7 @@ def test_widths_of_the_rows_are_kept_in_a_new_table(
         metadata = {each.name: each.metadata for each in DeltaTable(str(table)).schema().fields}
         assert metadata == {"id": {}, "code": {DECLARED: "varchar(5)"}, "who": {DECLARED: "struct<name:char(3)>"}}
         longer = spark.sql("SELECT 'longer' AS code").withMetadata("code", {DECLARED: "varchar(5)"})
-        other = open_delta(FolderObjects(table.with_name("other"), durable=False), name="orders")
+        other = open_delta(ORDERS, FolderObjects(table.with_name("other"), durable=False))
         with pytest.raises(
             InvalidInput, match=r"column code is varchar\(5\), .* cast it to string if the rows brought the width"
         ):

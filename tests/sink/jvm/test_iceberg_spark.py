@@ -38,6 +38,7 @@ from pyiceberg.types import (
 
 from harness import iceberg_tables
 from harness.delta_stage import numbers_in
+from harness.delta_tables import ORDERS
 from harness.iceberg_rest import rest_server, spark_runtime
 from harness.iceberg_tables import opened, rest_catalog, sql_catalog
 from harness.patience import completed
@@ -129,7 +130,7 @@ def test_a_task_that_fails_is_not_counted_twice(
         return number
 
     frame = spark.range(0, 100, 1, 2).select(udf(lambda n: fails_twice(n), "long")("id").alias("n"))  # noqa: PLW0108 - Spark takes text annotations amiss
-    output: Sink = sink if kind == "iceberg" else open_delta(FolderObjects(tmp_path / "delta"), name="orders")
+    output: Sink = sink if kind == "iceberg" else open_delta(ORDERS, FolderObjects(tmp_path / "delta"))
     slot = output.stage(frame, key, 1, fingerprint="f")
     assert run(output.commit(key, slot)) == Committed(slot)
     assert (tmp_path / "second").exists()

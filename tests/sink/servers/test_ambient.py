@@ -39,7 +39,8 @@ def asks(code: str, played: Metadata, home: Path, *, forbidden: bool, **more: st
 def probes(location: str, kind: str = "slotLog") -> str:
     return (
         "from sparkonce.blocking import run\n"
-        "from sparkonce.sink.open import Declared, open_or_absent\n"
+        "from sparkonce.sink.open import open_or_absent\n"
+        "from sparkonce.sink.protocol import Declared\n"
         "from sparkonce.sink.protocol import SinkKey\n"
         f"sink = open_or_absent(Declared(name='rows', kind={kind!r}, location={location!r}), base=None)\n"
         "print(getattr(sink, 'why', ''))\n"

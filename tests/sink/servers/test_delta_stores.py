@@ -13,8 +13,8 @@ from harness.store_fixtures import only_on
 from harness.store_servers import StoreServer
 from sparkonce.blocking import run
 from sparkonce.sink.delta.sink import DeltaTableSink, digest_of
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import AlreadyCommitted, Committed, Evidence, FencedOff, SinkKey
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, Declared, Evidence, FencedOff, SinkKey
 
 pytestmark = only_on("versitygw", "azurite")  # what delta-rs can be pointed at
 KEYS = 12

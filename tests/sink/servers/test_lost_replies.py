@@ -17,8 +17,8 @@ from sparkonce.blocking import run
 from sparkonce.sink.delta import evidence as delta_evidence
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta.sink import DeltaTableSink, digest_of
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import Committed, Evidence, FencedOff, Sink, SinkKey
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import Committed, Declared, Evidence, FencedOff, Sink, SinkKey
 
 pytestmark = only_on("versitygw", "azurite")  # servers that both clients of a Delta table can use
 

@@ -25,8 +25,8 @@ from sparkonce.blocking import run
 from sparkonce.errors import NothingCommitted, OutputUnavailable, OutputUnsafe
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
-from sparkonce.sink.open import Declared, open_sink
-from sparkonce.sink.protocol import AlreadyCommitted, Committed, Evidence, FencedOff, Sink, SinkKey
+from sparkonce.sink.open import open_sink
+from sparkonce.sink.protocol import AlreadyCommitted, Committed, Declared, Evidence, FencedOff, Sink, SinkKey
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.sink import SlotLogSink, digest_of
 from sparkonce.sink.slotlog.snapshot import Table

@@ -19,7 +19,7 @@ from sparkonce.commands.describe import phase_of
 from sparkonce.local.runner import NOWHERE, Ending
 from sparkonce.model.identity import Key
 from sparkonce.model.record import Outcome, Record, Result, State, application_name
-from sparkonce.sink.protocol import Evidence, Found
+from sparkonce.sink.protocol import LATE_INSTEAD, Evidence, Found
 
 LOG_LINES = 25
 """Lines shown of a failed attempt's log; the path of the whole log is printed with them."""
@@ -114,7 +114,10 @@ def _finalized(ending: Ending, attempts: Path) -> Iterator[str]:
 
 
 def _rows(result: Result | None) -> list[str]:
-    return [f"{words.rows(output.rows)} in {output.name}" for output in (result.outputs if result else ())]
+    return [
+        f"{output.name} skipped" if output.skipped is not None else f"{words.rows(output.rows)} in {output.name}"
+        for output in (result.outputs if result else ())
+    ]
 
 
 def generation_line(record: Record | None, result: Result | None) -> str:
@@ -132,18 +135,23 @@ def _success(ending: Ending, result: Result | None) -> Iterator[str]:
         return
     for output in result.outputs:
         found = _found(ending.evidence.get(output.name, Evidence.PRESENT))
-        yield f"  {output.name}: {output.uri}, {words.size(output.bytes)}{found}"
+        if output.skipped is None:
+            yield f"  {output.name}: {output.uri}, {words.size(output.bytes)}{found}"
+        else:
+            yield f"  {output.name}: {output.uri}, nothing written: position {output.skipped} of its series had been committed{found}"
     if result.values:
         yield "  values: " + ", ".join(f"{name}={as_json(value)}" for name, value in result.values.items())
-    if any(found.verdict is Evidence.CHANGED for found in ending.evidence.values()):
+    if any(output.skipped is not None for output in result.outputs):
+        yield f"  to write the rows nevertheless: {LATE_INSTEAD}"
+    elif any(found.verdict in (Evidence.CHANGED, Evidence.SUPERSEDED) for found in ending.evidence.values()):
         yield f"  to write the rows anew: {ending.unblock}"
 
 
 def _found(found: Found) -> str:
     """What a probe found of an output, where it is more than that it is there."""
     match found.verdict:
-        case Evidence.CHANGED:
-            return f" (changed: {found.why})"
+        case Evidence.CHANGED | Evidence.SUPERSEDED:
+            return f" ({found.verdict}: {found.why})"
         case Evidence.NOT_CHECKED:
             return f" (not checked: {found.why})" if found.why else " (not reachable now, so not checked)"
         case _:

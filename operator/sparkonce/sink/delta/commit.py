@@ -22,6 +22,7 @@ from sparkonce.sink.delta.inventory import STAGING, is_opening, missing, older_f
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
+from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.layout import files_of
 
 
@@ -136,9 +137,8 @@ async def _of_partitions(
     partitions = {written(file) for file in files if file.rows}
     removed = [
         path
-        for path, live in table.live.items()
-        if tuple(delta_log.typed(delta_log.value_text(live.values.get(name)), kind) for name, kind in columns)
-        in partitions
+        for path, values in table.partitions.items()
+        if tuple(delta_log.typed(delta_log.value_text(values.get(name)), kind) for name, kind in columns) in partitions
     ]
     if slot.on_rerun is OnRerun.REPLACE and key.generation > 1:
         rest = [
@@ -196,6 +196,10 @@ def commit_entry(
         raise TypeError(f"slot {slot.token} of {key} does not fit: {fits}")
     now = _now()
     notes = {"sinkKey": str(key), "token": slot.token, "nonce": slot.nonce, "fingerprint": slot.fingerprint}
+    if slot.mode is not None:
+        notes["mode"] = str(slot.mode)
+    if slot.place is not None and slot.skipped is None:
+        notes |= {"series": slot.place.series, "position": slot.place.position}
     parameters = {
         "mode": "Append" if slot.mode is None else "Overwrite",
         "partitionBy": json.dumps(list(fits.partition_by)),
@@ -205,9 +209,9 @@ def commit_entry(
         delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
         delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now),
     ]
-    if slot.place is not None:
-        latest = max(slot.place.order, table.latest(slot.place) or 0)
-        actions.append(delta_log.txn(delta_log.series(slot.place), latest, now=now))
+    if slot.place is not None and not is_before(slot.place, table.latest(slot.place)):
+        actions.append(delta_log.txn(delta_log.series(slot.place), slot.place.order, now=now))
+        actions.append(delta_log.txn(delta_log.series_text(slot.place), delta_log.spelled(slot.place), now=now))
     if fits.enables:
         upgraded = delta_fit.raised_protocol(
             reader=table.min_reader,
@@ -264,7 +268,7 @@ def _values(table: DeltaSnapshot, path: str) -> dict[str, str | None]:
     """Partition values of a live file, as texts."""
     if path.startswith(STAGING):
         return delta_log.partition_values(path, table.partition_by)
-    values = table.live[path].values
+    values = table.partitions[path] if table.partition_by else {}
     return {name: delta_log.value_text(values.get(name)) for name in table.partition_by}
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
+from sparkonce.sink import stream
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta.log import IDEM, LOG, slot_number
 from sparkonce.sink.delta.removals import traced
@@ -79,14 +80,31 @@ async def older_files(objects: TableObjects, table: DeltaSnapshot, key: SinkKey)
     """Files of earlier generations of the lineage that no committed generation has replaced yet.
 
     A stream's first batch replaces the earlier generations; later batches find nothing left to replace.
-    Raises: OutputCorrupt when the files of a committed earlier generation cannot be read any more."""
+    Raises: OutputCorrupt when the files of a committed earlier generation cannot be read any more. The log alone shows that one is
+    committed, also where the whole folder with its evidence was deleted."""
     runs = [run for run in await evidence.runs(objects, key.lineage) if run.generation <= key.generation]
     stand = [(run.generation, await _committed(objects, table, run.sink_key)) for run in runs]
     slots = [(generation, slot) for generation, slot in stand if slot is not None]
     replacing = (at for at, slot in slots if slot.on_rerun is OnRerun.REPLACE and not is_opening(slot))
     first = max(replacing, default=0)
     standing = [slot for at, slot in slots if first <= at < key.generation]
+    listed = {run.sink_key for run in runs}
+    for generation in range(max(1, first), key.generation):
+        _refuse_unless_listed(objects, table, key.model_copy(update={"generation": generation, "batch": None}), listed)
+    for slot in standing:
+        opened = stream.key_of(slot.sink_key) if is_opening(slot) else None
+        number = slot.stream.first_batch if slot.stream is not None else 0
+        while opened is not None and _refuse_unless_listed(objects, table, stream.place(opened, number), listed):
+            number += 1
     return [file for slot in standing for file in await files_of(objects, slot)]
+
+
+def _refuse_unless_listed(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, listed: Collection[str]) -> bool:
+    """Whether the log commits a key. Raises: OutputCorrupt when it does, and the folder with its evidence is gone."""
+    committed = table.committed(key) is not None
+    if committed and str(key) not in listed:
+        raise evidence.lost(objects, key)
+    return committed
 
 
 async def _committed(objects: TableObjects, table: DeltaSnapshot, sink_key: str) -> Slot | None:

@@ -8,7 +8,8 @@ Ours carry two transaction identifiers per sink key:
 
 and, for a key of a series, one that all keys of the series share:
 
-    series:<name>      the latest order (`model.spec.order_of`) that was committed; it never decreases
+    series:<name>           the latest order (`model.spec.order_of`) that was committed; it never decreases
+    series-text:<name>      the same with the form in which its position was written (`spelled`)
 
 Checkpoints keep the newest version of each identifier, so they outlive the entries.
 
@@ -31,7 +32,7 @@ import json
 import unicodedata
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -63,8 +64,6 @@ class Live:
     raw: str
     """Its path as spelled in the log: a `remove` must use the same spelling."""
     bytes: int
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Its partition values by column, as Python's types; null is None."""
 
 
 def entry_path(version: int) -> str:
@@ -84,6 +83,39 @@ def fence(key: SinkKey | str) -> str:
 def series(place: SeriesPlace) -> str:
     """Identifier of the latest order of a series."""
     return f"series:{place.series}"
+
+
+def series_text(place: SeriesPlace) -> str:
+    """Identifier of the latest position of a series, as it was written."""
+    return f"series-text:{place.series}"
+
+
+FORMS = 200
+"""More than there are forms of positions. An order has at most 15 digits, so their product fits into a signed 64-bit number."""
+
+
+def spelled(place: SeriesPlace) -> int:
+    """A position as a number: its order times `FORMS`, plus its form, which is its length and, for times, 100. The forms of times all have
+    different lengths."""
+    return place.order * FORMS + len(place.position) + (0 if place.position.isdigit() else 100)
+
+
+def position_of(order: int, text: int | None) -> str:
+    """A position of this order. text: `spelled` of the latest position. It is None, or of another order, in a table whose series was last
+    moved by a release that did not write it; a number that reads as a time is then taken for one."""
+    known, form = (None, 0) if text is None else divmod(text, FORMS)
+    digits = str(order)
+    if known == order and form < 100:
+        return digits.zfill(form)
+    if known == order:
+        time = digits.zfill(14)
+        full = f"{time[:4]}-{time[4:6]}-{time[6:8]}T{time[8:10]}:{time[10:12]}:{time[12:14]}Z"
+        zone = "Z" if form - 100 in (14, 17) else ""
+        return full[: form - 100 - len(zone)] + zone
+    if len(digits) != 14 or not ("01" <= digits[4:6] <= "12" and digits[6:8] <= "31" and digits[8:10] <= "23"):
+        return digits
+    day = "-".join(part for part in (digits[:4], digits[4:6], digits[6:8]) if part != "00")
+    return day if digits[8:14] == "000000" else f"{day}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
 
 
 def slot_number(slot: Slot) -> int:

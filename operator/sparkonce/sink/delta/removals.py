@@ -6,14 +6,17 @@ delta-rs lists the files that have one (`DeltaSnapshot.masked`), and the log has
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.delta.log import IDEM, entry_path, plain_path
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Change
+from sparkonce.sink.series import noted_place
 from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step, operation_name
 
 
@@ -41,7 +44,7 @@ def step_of(version: int, entry: bytes) -> Step:
     removes = [body for name, body in actions if name == "remove"]
     moves = [body for body in removes if not body.get("dataChange", True)]
     return Step(
-        change=Change(commit=f"version {version}", operation=_operation(actions), key=_sink_key(actions)),
+        change=_change(version, actions),
         removed=[plain_path(body["path"]) for body in removes if body.get("dataChange", True)],
         moved={plain_path(body["path"]): _partition(body) for body in moves},
         added={plain_path(body["path"]): _partition(body) for body in adds} if moves else {},
@@ -50,6 +53,31 @@ def step_of(version: int, entry: bytes) -> Step:
         ],
         marked={plain_path(body["path"]) for body in moves if body.get("deletionVector")},
     )
+
+
+def _change(version: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> Change:
+    key, noted = _sink_key(actions), _noted(actions)
+    series, position = noted_place(noted.get("series"), noted.get("position")) if key else ("", "")
+    return Change(
+        commit=f"version {version}",
+        operation=_operation(actions),
+        key=key,
+        series=series,
+        position=position,
+        overwrites=bool(key) and noted.get("mode") == WriteMode.OVERWRITE,
+    )
+
+
+def _noted(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """What a commit of sparkonce notes of itself; empty of another writer's, and of one by an earlier release."""
+    for name, body in actions:
+        text = body.get("userMetadata") if name == "commitInfo" else None
+        if isinstance(text, str) and '"sparkonce"' in text:
+            with contextlib.suppress(ValueError):
+                noted = json.loads(text)
+                found = noted.get("sparkonce") if isinstance(noted, dict) else None
+                return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _partition(body: Mapping[str, Any]) -> Group:

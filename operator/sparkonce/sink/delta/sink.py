@@ -43,7 +43,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import FailpointError, hit
-from sparkonce.model.spec import OnRerun, Series, WriteMode
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.delta import commit as plan
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta import log as delta_log
@@ -67,6 +67,7 @@ from sparkonce.sink.protocol import (
     Committed,
     Conflicting,
     DataFile,
+    Declared,
     Evidence,
     FencedOff,
     Found,
@@ -81,11 +82,10 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
-    lateness,
-    place_of,
     replacing,
     slot_digest,
 )
+from sparkonce.sink.series import lateness, place_of, skipped_result, skipped_unstaged, skipping, skips
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, with_files
 from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
@@ -104,21 +104,14 @@ PAUSE = 0.2
 """Longest pause between two tries, in seconds; drawn at random, so that writers do not collide again."""
 
 
-def open_delta(
-    objects: TableObjects,
-    *,
-    name: str,
-    on_rerun: OnRerun = OnRerun.REPLACE,
-    mode: WriteMode | None = None,
-    series: Series | None = None,
-    stage: Stager | None = None,
-) -> DeltaTableSink:
+def open_delta(output: Declared, objects: TableObjects, *, stage: Stager | None = None) -> DeltaTableSink:
     """The sink of a table. Raises: InvalidInput when delta-rs cannot read tables at such a path."""
     if "%25" in objects.uri:
         raise InvalidInput(
-            f"spec.outputs[{name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; rename it"
+            f"spec.outputs[{output.name}].delta.path: delta-rs cannot read tables at paths with a percent sign, as {objects.uri} is; "
+            "rename it"
         )
-    return DeltaTableSink(objects, name=name, on_rerun=on_rerun, mode=mode, series=series, stage=stage)
+    return DeltaTableSink(output, objects, stage=stage)
 
 
 class DeltaTableSink:
@@ -126,19 +119,10 @@ class DeltaTableSink:
 
     kind = "delta"
 
-    def __init__(
-        self,
-        objects: TableObjects,
-        *,
-        name: str,
-        on_rerun: OnRerun = OnRerun.REPLACE,
-        mode: WriteMode | None = None,
-        series: Series | None = None,
-        stage: Stager | None = None,
-    ) -> None:
-        self.name, self.uri, self.mode = name, objects.uri, mode
-        self._objects, self._log, self.place = objects, Log(objects), place_of(series)
-        self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
+    def __init__(self, output: Declared, objects: TableObjects, *, stage: Stager | None = None) -> None:
+        self.name, self.uri, self.mode = output.name, objects.uri, output.mode
+        self._objects, self._log, self.place = objects, Log(objects), place_of(output.series)
+        self.on_rerun, self._stage = output.on_rerun, stage or stage_with_spark
         self._stats: dict[str, str] = {}  # of the files staged last, by path
 
     async def check(self) -> None:
@@ -169,6 +153,8 @@ class DeltaTableSink:
             return Probed(verdict=Evidence.GONE, why="its slot is gone", remedy=backup)
         if not slots or (slot_digest is not None and digest_of(slots[-1]) != slot_digest):
             return Evidence.GONE
+        if (skipped := skipped_result(slots[-1])) is not None:
+            return skipped
         files = [file for each in slots for file in await files_of(self._objects, each)]
         unseen = {file.path for file in files if file.path not in table.live}
         if gone := await missing(self._objects, [file for file in files if file.path not in unseen]):
@@ -177,7 +163,9 @@ class DeltaTableSink:
                 return Evidence.GONE
             return await self._explained(table, key, Evidence.GONE, why, mode=slots[-1].mode)
         if lost := unseen | (table.masked & {file.path for file in files}):
-            found = (await traced(self._objects, table, lost)).probed(lost)
+            whole = {file.path for file in files if file.rows} <= unseen
+            trace = await traced(self._objects, table, lost)
+            found = trace.probed(lost, place=slots[-1].place, whole=whole)
             if found is not None:
                 return await self._explained(table, key, found.verdict, found.why, found.changes, mode=slots[-1].mode)
         return Evidence.PRESENT
@@ -201,8 +189,8 @@ class DeltaTableSink:
         try:
             refused = isinstance(await plan.older(self._objects, table, again, self.on_rerun), str)
             remedy = APPEND_INSTEAD if refused else ""
-        except OutputCorrupt:
-            remedy = f"restore {evidence.folder_of(key)} in {self.uri} from a backup"
+        except OutputCorrupt as error:
+            remedy = str(error)
         return Probed(verdict=verdict, why=why, changes=changes, remedy=remedy)
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str) -> Slot | None:
@@ -215,7 +203,14 @@ class DeltaTableSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
-        table, partition_by, limits = blocking.run(self._prepare(frame, key, options))
+        mode, now = replacing(options, self.mode), blocking.run(self._log.load())
+        latest = None if now is None else now.latest(self.place)
+        if now is not None and (why := lateness(self.place, latest)) is not None:
+            if (barring := skips(self.place, latest)) is None:
+                raise LateInSeries(f"output {self.name}, the Delta table {self.uri}: {why}")
+            at = now.identity
+            return skipped_unstaged(key, token, fingerprint=fingerprint, place=self.place, table=at, committed=barring)
+        table, partition_by, limits = blocking.run(self._prepare(now, frame, key, options, mode))
         nonce = secrets.token_hex(16)
         folder = staging_folder(key, token, nonce)
         with undone_unless_staged(key, token, delete=lambda: self._delete(key, token, nonce), barred=self._is_barred):
@@ -240,7 +235,7 @@ class DeltaTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                mode=replacing(options, self.mode),
+                mode=mode,
                 place=self.place,
                 data_schema=json.dumps(delta_widths.recorded(_schema_of(frame), limits)) if limits else data_schema,
                 table=table,
@@ -290,8 +285,12 @@ class DeltaTableSink:
                     return FencedOff(await self._closed(None, key, slot))
                 await self._bar(key, noted)  # its author may have crashed between note and log: write the entry
                 continue
-            if table is not None and (why := lateness(slot.place, table.latest(slot.place))) is not None:
-                return Late(slot, f"the Delta table {self.uri} takes no rows: {why}")
+            latest = None if table is None else table.latest(slot.place)
+            if slot.skipped is None and (why := lateness(slot.place, latest)) is not None:
+                if (barring := skips(slot.place, latest)) is None:
+                    return Late(slot, f"the Delta table {self.uri} takes no rows: {why}")
+                slot, files = skipping(slot, barring), None
+                hit("sink.skipping")
             looked = table is not None  # notes put after the table exists are followed by an entry
             why = plan.unfit(table, slot)
             if why is None and files is None:
@@ -361,14 +360,10 @@ class DeltaTableSink:
     # --- before the DataFrame runs ---------------------------------------------------------------------------------------
 
     async def _prepare(
-        self, frame: Any, key: SinkKey, options: WriteOptions
+        self, table: DeltaSnapshot | None, frame: Any, key: SinkKey, options: WriteOptions, mode: WriteMode | None
     ) -> tuple[str | None, tuple[str, ...], tuple[delta_widths.Width, ...]]:
         """The table's identity, the columns to partition by, and the widths of texts. Raises: InvalidInput, OutputUnsupported; nothing was
         run or written."""
-        mode = replacing(options, self.mode)
-        table = await self._log.load()
-        if table is not None and (why := lateness(self.place, table.latest(self.place))) is not None:
-            raise LateInSeries(f"output {self.name}, the Delta table {self.uri}: {why}")
         rows = _schema_of(frame)
         if mode is not None and (why := plan.unable(table, mode, options.partition_by)):
             raise InvalidInput(

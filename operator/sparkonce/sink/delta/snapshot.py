@@ -13,16 +13,19 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink.delta.log import LOG, Live, entry_path, fence, idem, plain_path, series
+from sparkonce.sink.delta.log import LOG, Live, entry_path, fence, idem, plain_path, position_of, series, series_text
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import SeriesPlace, SinkKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHECKPOINT_INTERVAL = 10
 """Versions between checkpoints unless the table sets it: the default of Delta's own writer."""
@@ -57,23 +60,31 @@ class DeltaSnapshot:
         """The lowest token that may still commit; 0 when the key was never fenced."""
         return self._table.transaction_version(fence(key)) or 0
 
-    def latest(self, place: SeriesPlace | None) -> int | None:
-        """The latest order that the series of a place has committed; None when none, or without a place."""
-        return None if place is None else self._table.transaction_version(series(place))
+    def latest(self, place: SeriesPlace | None) -> str | None:
+        """The latest position that the series of a place has committed; None when none, or without a place."""
+        order = None if place is None else self._table.transaction_version(series(place))
+        if place is None or order is None:
+            return None
+        return position_of(order, self._table.transaction_version(series_text(place)))
+
+    @cached_property
+    def _adds(self) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table(self._table.get_add_actions(flatten=False))
 
     @cached_property
     def live(self) -> dict[str, Live]:
         """Files whose rows are visible, by their path on disk."""
-        import pyarrow as pa
+        paths = cast("list[str]", self._adds["path"].to_pylist())
+        sizes = cast("list[int]", self._adds["size_bytes"].to_pylist())
+        return {plain_path(raw): Live(raw, size) for raw, size in zip(paths, sizes, strict=True)}
 
-        adds = pa.table(self._table.get_add_actions(flatten=False))
-        paths, sizes = cast("list[str]", adds["path"].to_pylist()), cast("list[int]", adds["size_bytes"].to_pylist())
-        partitions = cast(
-            "list[dict[str, Any]]", adds["partition"].to_pylist() if self.partition_by else [{}] * len(paths)
-        )
-        return {
-            plain_path(raw): Live(raw, size, values) for raw, size, values in zip(paths, sizes, partitions, strict=True)
-        }
+    @cached_property
+    def partitions(self) -> dict[str, Mapping[str, Any]]:
+        """The partition values of the live files by column, as Python's types; null is None. By the files' paths on disk."""
+        values = cast("list[Mapping[str, Any]]", self._adds["partition"].to_pylist() if self.partition_by else [])
+        return dict(zip(self.live, values, strict=True)) if values else {path: {} for path in self.live}
 
     @cached_property
     def masked(self) -> frozenset[str]:

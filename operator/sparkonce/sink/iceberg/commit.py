@@ -38,6 +38,7 @@ from sparkonce.sink.iceberg.entries import data_files, staged
 from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, SERIES, KeyEvidence, latest, tagged, with_snapshot
 from sparkonce.sink.iceberg.schema import SchemaChange
 from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot, Stuck
+from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 if TYPE_CHECKING:
@@ -121,14 +122,13 @@ def append(
     else:  # nothing changes for readers: `main` stays where it is
         snapshot_id, manifests = (head.snapshot_id if (head := metadata.current_snapshot()) else 0), ()
     before = table.metadata
-    order, series_at = latest(before, place)
-    moves = place is not None and (order is None or order <= place.order)
+    latest_position, series_at = latest(before, place)
     path, updates = tagged(
         table,
         transaction.table_metadata,
         f"{COMMITTED}{key}",
         with_snapshot(summary, snapshot_id),
-        also=[f"{SERIES}{place.series}"] if place is not None and moves else [],
+        also=[f"{SERIES}{place.series}"] if place is not None and not is_before(place, latest_position) else [],
     )
     series = [] if place is None else [AssertRefSnapshotId(ref=f"{SERIES}{place.series}", snapshot_id=series_at)]
     requirements = (

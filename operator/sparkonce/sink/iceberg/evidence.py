@@ -37,8 +37,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.model.spec import order_of
+from sparkonce.model.spec import WriteMode, order_of
 from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot
+from sparkonce.sink.series import noted_place
 from sparkonce.sink.slotlog import layout
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ def evidence_of(metadata: TableMetadata, key: SinkKey | str) -> KeyEvidence:
     return KeyEvidence(_mark(metadata, str(key)), _fence(metadata, str(key)))
 
 
-def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[int | None, int | None]:
-    """The latest order that the series of a place has committed, and the snapshot with the evidence; (None, None) if there is none.
+def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[str | None, int | None]:
+    """The latest position that the series of a place has committed, and the snapshot with the evidence; (None, None) if there is none.
 
     Raises:
         OutputCorrupt: the tag of the series cannot be read.
@@ -125,7 +126,8 @@ def latest(metadata: TableMetadata, place: SeriesPlace | None) -> tuple[int | No
         return None, None
     at, fields = found
     try:
-        return order_of(fields["position"]), at
+        order_of(position := fields["position"])
+        return position, at
     except (KeyError, ValueError):
         raise _corrupt(metadata, f"{SERIES}{place.series}") from None
 
@@ -165,6 +167,14 @@ def sink_key_in(summary: Summary) -> str:
     return str(summary.additional_properties.get(f"{_PREFIX}sink-key", ""))
 
 
+def noted_in(summary: Summary) -> tuple[tuple[str, str], bool]:
+    """The place in a series that a snapshot of ours notes (`noted_place`), and whether it replaced all rows of the table, which earlier
+    releases did not note."""
+    fields = summary.additional_properties
+    place = noted_place(fields.get(f"{_PREFIX}series"), fields.get(f"{_PREFIX}position"))
+    return place, fields.get(f"{_PREFIX}mode") == WriteMode.OVERWRITE
+
+
 def lineage_of(sink_key: str) -> tuple[str, int]:
     """Lineage and generation of a sink key, ignoring its batch; the text itself and 0 if it is not a sink key."""
     match = _SINK_KEY.match(sink_key)
@@ -196,6 +206,7 @@ def summary_of(slot: Slot, *, location: str, path: str, digest: str, replaces: b
         "replaces": str(replaces).lower(),
         **({"query-id": slot.stream.query_id} if slot.stream is not None else {}),
         **({"series": slot.place.series, "position": slot.place.position} if slot.place is not None else {}),
+        **({"mode": str(slot.mode)} if slot.mode is not None else {}),
         **({"sources": " ".join(source.digest for source in read)} if read else {}),
     }
     return {f"{_PREFIX}{name}": value for name, value in fields.items()}

@@ -109,6 +109,16 @@ def rolled_back(metadata: TableMetadata, mark: Mark) -> str | None:
     return None
 
 
+def brought_back(metadata: TableMetadata, mark: Mark) -> bool:
+    """Whether the rows of a commit may have come into the history of `main` by another snapshot: a cherry-pick names the snapshot that it
+    copied. What expired snapshots did is unknown, and then nothing proves a rollback either (`rolled_back`)."""
+    picked = str(mark.snapshot)
+    return any(
+        snapshot.summary is not None and snapshot.summary.additional_properties.get("source-snapshot-id", "") == picked
+        for snapshot in history_of(metadata)
+    )
+
+
 def moved_main(metadata: TableMetadata, mark: Mark) -> bool:
     """Whether a commit without files has a snapshot of its own, as one that removes other rows does; False if that has expired."""
     snapshot = metadata.snapshot_by_id(mark.snapshot)

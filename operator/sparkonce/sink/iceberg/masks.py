@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from pyiceberg.manifest import DataFile, ManifestContent
 
 from sparkonce.sink.iceberg.catalog import asking
-from sparkonce.sink.iceberg.evidence import sink_key_in
+from sparkonce.sink.iceberg.evidence import noted_in, sink_key_in
 from sparkonce.sink.protocol import Change
 from sparkonce.sink.trace import operation_name
 
@@ -80,12 +80,12 @@ def masks(table: Table, snapshot: Snapshot | None, *, of: Collection[str] | None
 
 def change_of(snapshot: Snapshot) -> Change:
     """A snapshot, as a change is named."""
-    summary = snapshot.summary
-    return Change(
-        commit=f"snapshot {snapshot.snapshot_id}",
-        operation=operation_name(summary.operation.value) if summary is not None else "",
-        key=sink_key_in(summary) if summary is not None else "",
-    )
+    summary, commit = snapshot.summary, f"snapshot {snapshot.snapshot_id}"
+    if summary is None:
+        return Change(commit=commit)
+    key, operation = sink_key_in(summary), operation_name(summary.operation.value)
+    (series, position), overwrites = noted_in(summary) if key else (("", ""), False)
+    return Change(commit=commit, operation=operation, key=key, series=series, position=position, overwrites=overwrites)
 
 
 def _change(kept: Mapping[int, Snapshot], number: int) -> Change:

@@ -31,7 +31,7 @@ from sparkonce.errors import (
     SparkonceError,
 )
 from sparkonce.failpoints import hit
-from sparkonce.model.spec import OnRerun, Series, WriteMode
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.groups import as_grouped
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
@@ -63,6 +63,7 @@ from sparkonce.sink.protocol import (
     PLAIN,
     CommitOutcome,
     Committed,
+    Declared,
     Evidence,
     Found,
     Inventory,
@@ -76,10 +77,9 @@ from sparkonce.sink.protocol import (
     Swept,
     WriteOptions,
     abort_of,
-    lateness,
-    place_of,
     replacing,
 )
+from sparkonce.sink.series import lateness, place_of, skipped_result, skipped_unstaged, skipping, skips
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import with_files
 from sparkonce.sink.staging import (
@@ -102,29 +102,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def open_iceberg(
-    location: str,
-    *,
-    name: str,
-    field: str,
-    on_rerun: OnRerun = OnRerun.REPLACE,
-    mode: WriteMode | None = None,
-    series: Series | None = None,
-    stage: Stager | None = None,
-    durable: bool = True,
-) -> IcebergTableSink:
-    """The sink of a table; sends no request. location: `<catalog>.<namespace>.<table>`.
+def open_iceberg(output: Declared, *, stage: Stager | None = None, durable: bool = True) -> IcebergTableSink:
+    """The sink of a table; sends no request.
 
     Raises:
-        InvalidInput: another form of location; names the field.
+        InvalidInput: its location is not `<catalog>.<namespace>.<table>`; names the field.
     """
-    catalog, *identifier = location.split(".")
+    catalog, *identifier = output.location.split(".")
     if len(identifier) < 2 or not all((catalog, *identifier)):
         raise InvalidInput(
-            f"{field}: {location} is not a catalog and a table in a namespace, as `lake` and `sales.orders`"
+            f"spec.outputs[{output.name}].iceberg: {output.location} is not a catalog and a table in a namespace, as `lake` and "
+            "`sales.orders`"
         )
-    place = CatalogTable(catalog, tuple(identifier))
-    return IcebergTableSink(place, name=name, on_rerun=on_rerun, mode=mode, series=series, stage=stage, durable=durable)
+    return IcebergTableSink(output, CatalogTable(catalog, tuple(identifier)), stage=stage, durable=durable)
 
 
 class IcebergTableSink:
@@ -135,20 +125,12 @@ class IcebergTableSink:
     kind = "iceberg"
 
     def __init__(
-        self,
-        place: CatalogTable,
-        *,
-        name: str,
-        on_rerun: OnRerun = OnRerun.REPLACE,
-        mode: WriteMode | None = None,
-        series: Series | None = None,
-        stage: Stager | None = None,
-        durable: bool = True,
+        self, output: Declared, at: CatalogTable, *, stage: Stager | None = None, durable: bool = True
     ) -> None:
-        self.name, self.uri, self.mode = name, place.uri, mode
-        self.on_rerun, self._stage = on_rerun, stage or stage_with_spark
-        self._place, self._durable = place, durable
-        self.place = place_of(series)
+        self.name, self.uri, self.mode = output.name, at.uri, output.mode
+        self.on_rerun, self._stage = output.on_rerun, stage or stage_with_spark
+        self._place, self._durable = at, durable
+        self.place = place_of(output.series)
 
     async def check(self) -> None:
         table = self._place.load()
@@ -178,7 +160,7 @@ class IcebergTableSink:
             marks = table_stream.recorded(view, key)
             if not marks or (slot_digest is not None and marks[-1].digest != slot_digest):
                 return Evidence.GONE
-            found = self._visible(view, marks)
+            found = skipped_result(view.slot_of(marks[-1])) or self._visible(view, marks)
         except OutputCorrupt as error:
             found = Probed(verdict=Evidence.GONE, why=str(error))
         return found if found.verdict is Evidence.PRESENT else self._explained(view, key, found)
@@ -203,9 +185,14 @@ class IcebergTableSink:
     ) -> Slot:
         view = self._rooted(Sending(self._place, "the first snapshot"))
         self._check_writable(view.table)
-        if (why := lateness(self.place, latest(view.table.metadata, self.place)[0])) is not None:
-            raise LateInSeries(f"output {self.name}, the table {self.uri}: {why}")
-        self._check_layout(view, key, options, named=not is_spark(frame))
+        position = latest(view.table.metadata, self.place)[0]
+        if (why := lateness(self.place, position)) is not None:
+            if (barring := skips(self.place, position)) is None:
+                raise LateInSeries(f"output {self.name}, the table {self.uri}: {why}")
+            at = str(view.table.metadata.table_uuid)
+            return skipped_unstaged(key, token, fingerprint=fingerprint, place=self.place, table=at, committed=barring)
+        mode = replacing(options, self.mode)
+        self._check_layout(view, key, options, mode, named=not is_spark(frame))
         wider = self._wider(view.table, frame.schema.json(), options) if is_spark(frame) else None
         write = self._writer(frame, view, wider)
         nonce = secrets.token_hex(16)
@@ -229,7 +216,7 @@ class IcebergTableSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                mode=replacing(options, self.mode),
+                mode=mode,
                 place=self.place,
                 data_schema=data_schema,
                 table=str(view.table.metadata.table_uuid),
@@ -284,9 +271,14 @@ class IcebergTableSink:
             at = evidence_of(view.table.metadata, key)
             if (decided := view.decided(at, slot)) is not None:
                 return decided
-            if (why := lateness(slot.place, latest(view.table.metadata, slot.place)[0])) is not None:
-                sending.never(slot, why)
-                return Late(slot, f"the table {self.uri} takes no rows: {why}")
+            position = latest(view.table.metadata, slot.place)[0]
+            if slot.skipped is None and (why := lateness(slot.place, position)) is not None:
+                if (barring := skips(slot.place, position)) is None:
+                    sending.never(slot, why)
+                    return Late(slot, f"the table {self.uri} takes no rows: {why}")
+                # A change that was sent before without a reply fails at the tag of the series, which has moved.
+                slot = skipping(slot, barring)
+                hit("sink.skipping")
             ready = view.ready(key, slot)
             if isinstance(ready, str):
                 if ready == suspect:
@@ -373,8 +365,9 @@ class IcebergTableSink:
         own = {path for files in named.values() for path in files}
         hidden = masks(table, table.current_snapshot(), of=None if unseen else own) if deletes else Masks()
         if lost := unseen | (hidden.by.keys() & own):
-            found = traced(table, lost, seen, hidden).probed(lost)
-            if found is not None and found.verdict is Evidence.CHANGED:
+            place = view.slot_of(marks[-1]).place
+            found = traced(table, lost, seen, hidden).probed(lost, place=place, whole=own <= unseen)
+            if found is not None and found.verdict in (Evidence.CHANGED, Evidence.SUPERSEDED):
                 return found
         else:
             found = None
@@ -441,7 +434,9 @@ class IcebergTableSink:
                 "write to different folders; create it anew under an absolute warehouse"
             )
 
-    def _check_layout(self, view: TableView, key: SinkKey, options: WriteOptions, *, named: bool) -> None:
+    def _check_layout(
+        self, view: TableView, key: SinkKey, options: WriteOptions, mode: WriteMode | None, *, named: bool
+    ) -> None:
         """Checks the table's layout, and that a rerun can replace the earlier files. named: readers find the rows' columns by name.
 
         Raises:
@@ -459,7 +454,6 @@ class IcebergTableSink:
                 f"the property {table_commit.NAME_MAPPING} of {self.uri} lacks {', '.join(missing)}, so readers would see nulls there; "
                 "unset it"
             )
-        mode = replacing(options, self.mode)
         if mode is WriteMode.OVERWRITE_PARTITIONS:
             new = not table.schema().fields
             if (why := None if new and options.partition_by else view.unpartitioned()) is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt, OutputUnavailable, SparkonceError
 from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.iceberg.evidence import KeyEvidence, Mark, sha256, sink_key_of, slot_path, staging_folder
-from sparkonce.sink.iceberg.files import live, replaced_by, superseded
+from sparkonce.sink.iceberg.files import brought_back, live, replaced_by, rolled_back, superseded
 from sparkonce.sink.iceberg.objects import objects_at
 from sparkonce.sink.iceberg.schema import SchemaChange, fit, identity_columns, schema_of, unwritable
 from sparkonce.sink.iceberg.staging import partition_of
@@ -136,12 +137,12 @@ class TableView:
         same_partitions: list[IcebergFile] = []
         must_write: list[tuple[object, ...]] = []
         if slot.mode is WriteMode.OVERWRITE:
-            removed = live(self.table)
+            removed = self.live
         elif slot.mode is WriteMode.OVERWRITE_PARTITIONS and self.table.schema().fields:
             if (why := self.unpartitioned()) is not None:
                 return why
-            same_partitions = live(self.table)
-            removed, must_write = self._earlier(key, same_partitions) if replaces else ([], [])
+            same_partitions = self.live
+            removed, must_write = self._earlier(key) if replaces else ([], [])
         elif replaces:
             removed = self.removed(key)
         if isinstance(removed, str):
@@ -149,37 +150,49 @@ class TableView:
         files = [f"{self.table.location()}/{path}" for path, file in named.items() if file.rows]
         return PreparedCommit(files, removed, same_partitions, must_write, self._fit(slot), replaces)
 
-    def _earlier(
-        self, key: SinkKey, seen: list[IcebergFile]
-    ) -> tuple[list[IcebergFile] | str, list[tuple[object, ...]]]:
+    @cached_property
+    def live(self) -> list[IcebergFile]:
+        """The files that readers see. Raises: OutputUnavailable: a manifest cannot be read."""
+        return live(self.table)
+
+    def _earlier(self, key: SinkKey) -> tuple[list[IcebergFile] | str, list[tuple[object, ...]]]:
         """Files of the earlier generations that are in the table, and the partitions of the others; or why those are not known.
 
         Raises: as `removed`.
         """
-        found = {file.file_path: file for file in seen}
-        named = {
-            f"{mark.location}/{file.path}": file.path
-            for mark in superseded(self.table.metadata, key)
-            for file in self.files_of(mark)
-        }
+        found, lost = self._of_earlier(key)
         try:
-            gone = [
-                partition_of(path, self.table.spec(), self.table.schema())
-                for at, path in named.items()
-                if at not in found
-            ]
+            gone = [partition_of(path, self.table.spec(), self.table.schema()) for path in lost]
         except ValueError:
             gone = [None]
         if None in gone:
             return self._gone(len(gone)), []
-        return [found[at] for at in named if at in found], [tuple(values) for values in gone if values is not None]
+        return found, [tuple(values) for values in gone if values is not None]
+
+    def _of_earlier(self, key: SinkKey) -> tuple[list[IcebergFile], list[str]]:
+        """Files of the earlier generations that readers see, and the paths of the others whose rows may be elsewhere in the table. Rows of
+        a commit are nowhere if `main` was rolled back to a snapshot before it.
+
+        Raises: as `removed`.
+        """
+        marks, metadata = superseded(self.table.metadata, key), self.table.metadata
+        seen = {file.file_path: file for file in self.live} if marks else {}
+        found: list[IcebergFile] = []
+        lost: list[str] = []
+        for mark in marks:
+            named = {f"{mark.location}/{file.path}": file.path for file in self.files_of(mark)}
+            found += (seen[at] for at in named if at in seen)
+            missing = [path for at, path in named.items() if at not in seen]
+            if missing and (rolled_back(metadata, mark) is None or brought_back(metadata, mark)):
+                lost += missing
+        return found, lost
 
     def unpartitioned(self) -> str | None:
         """Why partitions of this table cannot be overwritten; None when they can."""
         spec = self.table.spec()
         if not spec.fields:
             return f"{self.uri} has no partition columns; use mode Overwrite, or partition the table first"
-        if earlier := sum(file.spec_id != spec.spec_id for file in live(self.table)):
+        if earlier := sum(file.spec_id != spec.spec_id for file in self.live):
             return (
                 f"{earlier} file(s) of {self.uri} are partitioned as the table was earlier, so which of their rows belong to a partition "
                 "is not known; rewrite them (Spark's rewrite_data_files), or use mode Overwrite"
@@ -193,14 +206,8 @@ class TableView:
             OutputUnavailable: the store did not answer.
             OutputCorrupt: evidence of an earlier commit cannot be read.
         """
-        marks = superseded(self.table.metadata, key)
-        if not marks:
-            return []
-        named = {f"{mark.location}/{file.path}" for mark in marks for file in self.files_of(mark)}
-        seen = {file.file_path: file for file in live(self.table)}
-        if gone := named - set(seen):
-            return self._gone(len(gone))
-        return [seen[path] for path in named]
+        found, lost = self._of_earlier(key)
+        return self._gone(len(lost)) if lost else found
 
     def _gone(self, count: int) -> str:
         return (
@@ -246,7 +253,11 @@ class TableView:
         return True
 
     def _fit(self, slot: Slot) -> SchemaChange:
-        if not slot.data_schema or (slot.stream is not None and slot.stream.part is StreamPart.END):
+        if (
+            not slot.data_schema
+            or slot.skipped is not None
+            or (slot.stream is not None and slot.stream.part is StreamPart.END)
+        ):
             return SchemaChange()  # no rows: a stream's opening, its end, a batch without rows for this output
         return fit(schema_of(slot.data_schema), self.table.schema())
 
