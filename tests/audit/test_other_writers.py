@@ -196,6 +196,33 @@ def test_an_emptied_table_is_a_defect(full: Kinds, expired: bool, capsys: pytest
     assert [(each.kind, each.rows) for each in found] == [(Kind.MISSING_ROWS, OWN)]
 
 
+def test_a_table_whose_commits_are_gone_is_not_called_clean(full: Kinds) -> None:
+    """Without a ledger nothing shows that commits are missing from a table with staged files: the audit says that it compared nothing. With
+    the ledger, as the remedy says, each is found."""
+    empty_evidence(full)
+    named = {"slotLog": "orders", "delta": "delta:orders", "iceberg": "iceberg:lake.sales.orders"}[full.kind]
+    report = full.store.audit(named, ledger=False)
+    assert (report.complete, report.clean) == (False, False)
+    assert report.verdict.startswith("nothing is committed, so nothing was compared, in 1 table(s)")
+    assert Kind.NOTHING_THERE in kinds(report)
+    assert "name the ledger (--store)" in " ".join(each.todo for each in report.findings)
+    assert kinds(full.store.audit(named)).count(Kind.RECORD_WITHOUT_SLOT) == len(ROWS)
+
+
+def empty_evidence(full: Kinds) -> None:
+    """Puts an empty table in place of the one with the commits; the data files stay."""
+    if full.kind == "slotLog":
+        shutil.rmtree(full.folder / "_idem")
+    elif full.kind == "delta":
+        folder = full.folder
+        shutil.rmtree(folder / "_delta_log")
+        write_deltalake(str(folder), table_of())
+    else:
+        location, catalog = iceberg_tables.table().location(), iceberg_tables.catalog()
+        catalog.drop_table(iceberg_tables.TABLE)
+        catalog.create_table(iceberg_tables.TABLE, schema=iceberg_tables.NUMBERS, location=location)
+
+
 @formats
 def test_missing_rows_that_are_meant(full: Kinds) -> None:
     """Where the history has expired, the number that the remedy gives acknowledges so many missing rows and no more."""

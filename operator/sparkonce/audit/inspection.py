@@ -90,7 +90,7 @@ class Audit:
         findings += confirmed + [
             _nothing(each)
             for each in states
-            if each.place.named and not (each.inventory.effects or each.inventory.staged)
+            if each.place.named and not each.inventory.effects and (ledger is None or not each.inventory.staged)
         ]
         findings, uses = covered(findings, self.known)
         return AuditReport(
@@ -206,12 +206,14 @@ def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _nothing(state: _TableState) -> Finding:
+    staged = state.inventory.staged
+    todo = "check the path, or give its kind: slotLog:PATH, delta:PATH, iceberg:CATALOG.TABLE"
     return Finding(
         kind=Kind.NOTHING_THERE,
         table=state.inventory.uri,
         subject=state.inventory.uri,
-        what=f"{state.inventory.uri} holds no commit and nothing staged",
-        todo="check the path, or give its kind: slotLog:PATH, delta:PATH, iceberg:CATALOG.TABLE",
+        what=f"{state.inventory.uri} holds no commit" + ("" if staged else " and nothing staged"),
+        todo="name the ledger (--store), which knows whether a commit should be there" if staged else todo,
     )
 
 

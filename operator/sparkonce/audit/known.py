@@ -23,7 +23,7 @@ LIMIT = 1 << 20
 """Bytes of the file: thousands of entries."""
 
 
-class KnownRemoval(Value):
+class KnownRemoval(Value, extra="forbid"):
     """One entry of the file."""
 
     table: str

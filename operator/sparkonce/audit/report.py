@@ -149,10 +149,10 @@ class AuditReport:
             what += f"; {acknowledged} known finding(s)"
         if self.defects:
             return f"{len(self.defects)} defect(s) in {what}"
-        if not self.complete:
-            return f"not everything could be audited; no defect in {what}"
         if self.ledger is None and self.tables and not self.effects:
             return f"nothing is committed, so nothing was compared, in {what}"
+        if not self.complete:
+            return f"not everything could be audited; no defect in {what}"
         return f"no defect in {what}"
 
     @property
