@@ -20,7 +20,7 @@ import sparkonce
 from audit.scene import ROWS, Kinds, kinds, only
 from harness import iceberg_tables
 from harness.arrow_stage import table_of
-from harness.delta_entries import add_entry, forget_entries, hide_first_row
+from harness.delta_entries import add_entry, added, forget_entries, hide_first_row
 from harness.delta_tables import sink_on
 from sparkonce.audit.files import with_threads
 from sparkonce.audit.findings import Finding, Kind, Severity
@@ -158,6 +158,12 @@ def test_rows_that_deletion_vectors_hide_are_not_seen(full: Kinds) -> None:
     assert hidden == 2, "as delta-rs reads the vectors"
     [table] = audited(full).tables
     assert table.rows_seen == OWN + 2 - hidden
+    [add] = [each for each in added(full.folder, DeltaTable(str(full.folder)).version() - 1) if each["path"] == own]
+    removed = {"path": own, "dataChange": True, "deletionVector": add["deletionVector"], "deletionTimestamp": 1}
+    add_entry(full.folder, {"commitInfo": {"operation": "UPDATE"}}, {"remove": removed}, {"add": add})
+    [found] = audited(full).defects
+    newest = DeltaTable(str(full.folder)).version()
+    assert [each.commit for each in found.changes] == [f"version {newest}", f"version {newest - 2}"], "both are named"
 
 
 @pytest.mark.parametrize("full", ["iceberg"], indirect=True)
@@ -170,6 +176,7 @@ def test_rows_that_delete_files_hide_are_not_seen(full: Kinds) -> None:
     assert seen(full) == (OWN, OWN - 1)
     report = audited(full)
     assert kinds(report) == [Kind.REMOVED_ROWS]
+    assert len(report.findings[0].changes) == 25, "each snapshot that hides rows is named"
     iceberg_tables.hide({f"file://{file}": 1}, equality=True)
     report = audited(full)
     assert (report.tables[0].rows_seen, report.complete, report.clean) == (None, False, False)
