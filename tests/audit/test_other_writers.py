@@ -33,7 +33,8 @@ from sparkonce.cli.audit import print_report
 from sparkonce.sink.protocol import Change, Committed, SinkKey
 
 OWN = sum(map(len, ROWS))
-formats = pytest.mark.parametrize("full", ["delta", "iceberg"], indirect=True)
+formats = pytest.mark.parametrize("full", ["delta"], indirect=True)
+"""Of tests that `audit/long/test_iceberg_writers.py` runs on Iceberg, where they take ten times as long."""
 
 
 def printed(report: AuditReport, capsys: pytest.CaptureFixture[str], *, every: bool = False) -> list[str]:
@@ -122,6 +123,7 @@ def test_a_compaction_is_one_finding(full: Kinds, capsys: pytest.CaptureFixture[
     assert table.rows_seen == table.rows == rows_of_a_reader(full)
 
 
+@pytest.mark.parametrize("full", ["slotLog", "delta"], indirect=True)
 def test_rows_that_readers_see(full: Kinds) -> None:
     """The report has the rows that readers see beside those that are committed: foreign rows are more, deleted ones less."""
     assert seen(full) == (OWN, OWN)
@@ -166,23 +168,6 @@ def test_rows_that_deletion_vectors_hide_are_not_seen(full: Kinds) -> None:
     assert [each.commit for each in found.changes] == [f"version {newest}", f"version {newest - 2}"], "both are named"
 
 
-@pytest.mark.parametrize("full", ["iceberg"], indirect=True)
-def test_rows_that_delete_files_hide_are_not_seen(full: Kinds) -> None:
-    """Rows that position deletes of Iceberg hide are not counted, with more delete files than a probe reads. Deletes by value cannot be
-    counted: the audit does not call the table clean."""
-    [file] = [path for path in full.files(full.store.written[0]) if parquet.read_metadata(path).num_rows == 2][:1]
-    for _ in range(25):
-        iceberg_tables.hide({f"file://{file}": 0}, bounds=False)
-    assert seen(full) == (OWN, OWN - 1)
-    report = audited(full)
-    assert kinds(report) == [Kind.REMOVED_ROWS]
-    assert len(report.findings[0].changes) == 25, "each snapshot that hides rows is named"
-    iceberg_tables.hide({f"file://{file}": 1}, equality=True)
-    report = audited(full)
-    assert (report.tables[0].rows_seen, report.complete, report.clean) == (None, False, False)
-    assert "delete files hide rows by their values" in " ".join(each.what for each in report.findings)
-
-
 @formats
 @pytest.mark.parametrize("expired", [False, True])
 def test_an_emptied_table_is_a_defect(full: Kinds, expired: bool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +188,7 @@ def test_an_emptied_table_is_a_defect(full: Kinds, expired: bool, capsys: pytest
     assert [(each.kind, each.rows) for each in found] == [(Kind.MISSING_ROWS, OWN)]
 
 
+@pytest.mark.parametrize("full", ["slotLog", "delta"], indirect=True)
 def test_a_table_whose_commits_are_gone_is_not_called_clean(full: Kinds) -> None:
     """Without a ledger nothing shows that commits are missing from a table with staged files: the audit says that it compared nothing. With
     the ledger, as the remedy says, each is found."""
