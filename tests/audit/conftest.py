@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.scene import Scene, scene
+from audit.scene import ROWS, Kinds, Scene, scene
 from harness.spark import spark
 from harness.store_fixtures import running, s3_server, server
 
@@ -31,3 +31,17 @@ def clean(store: Scene) -> Scene:
 
     store.finalize(store.granted("failed"), Outcome.FAILED)
     return store
+
+
+@pytest.fixture(params=["slotLog", "delta", "iceberg"])
+def full(request: pytest.FixtureRequest, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kinds]:
+    if request.param == "iceberg":
+        from harness.iceberg_tables import sql_catalog
+
+        for name, value in sql_catalog(tmpfs_path).items():
+            monkeypatch.setenv(name, value)
+    with scene(tmpfs_path) as store:
+        made = Kinds(request.param, store)
+        for number, rows in enumerate(ROWS):
+            made.ran(f"day-{number}", *rows)
+        yield made

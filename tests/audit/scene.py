@@ -24,11 +24,14 @@ from sparkonce.audit.places import open_place
 from sparkonce.audit.report import AuditReport
 from sparkonce.blocking import run
 from sparkonce.model.record import HeldReason, Outcome, State, Why
+from sparkonce.sink.protocol import Inventory
 from sparkonce.sink.transaction import settle
 from sparkonce.store.open import open_store
 from sparkonce.store.protocol import Finalized, IdempotencyStore
 
 WEEK = 7 * 86400.0
+ROWS = ((1, 2, 3), (10, 11, 12, 13), (20,))
+"""Of the jobs of `Kinds`."""
 
 
 @dataclass
@@ -121,6 +124,45 @@ class Scene:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(slot))
         return str(path.relative_to(self.table()))
+
+
+@dataclass
+class Kinds:
+    """Three jobs on one table of a kind."""
+
+    kind: str
+    store: Scene
+
+    def granted(self, key: str, at: Scene | None = None) -> Granted:
+        where = {
+            "slotLog": {"slotLog": {"path": "orders"}},
+            "delta": {"delta": {"path": "orders"}},
+            "iceberg": {"iceberg": {"catalog": "lake", "table": "sales.orders"}},
+        }
+        return (at or self.store).granted(key, outputs=[{"name": "orders", **where[self.kind]}])
+
+    def ran(self, key: str, *rows: int, at: Scene | None = None) -> Granted:
+        job = self.granted(key, at)
+        job.job().write(table_of(*rows), "orders")
+        (at or self.store).finalize(job)
+        return job
+
+    def stage(self, job: Granted, *rows: int) -> None:
+        token = job.record.attempt
+        job.sinks()["orders"].stage(table_of(*rows), job.key("orders"), token, fingerprint=job.record.fingerprint)
+
+    def inventory(self) -> Inventory:
+        return run(self.store.written[0].sinks()["orders"].inventory())
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the table's files."""
+        table = self.inventory()
+        return Path((table.location or table.uri).removeprefix("file://"))
+
+    def files(self, job: Granted) -> list[Path]:
+        [effect] = [each for each in self.inventory().effects if each.slot.sink_key == str(job.key("orders"))]
+        return [self.folder / file.path for file in effect.files]
 
 
 @contextmanager

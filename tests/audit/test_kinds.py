@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from audit.scene import WEEK, Scene, kinds, only, scene
+from audit.scene import WEEK, Kinds, kinds, only, scene
 from harness.arrow_stage import table_of
-from harness.granted import Granted
 from sparkonce.attempt.decide import Finalize, Observation
 from sparkonce.attempt.outcome import failed, succeeded
 from sparkonce.audit.cleanup import sweep
@@ -27,65 +25,11 @@ from sparkonce.audit.inspection import Audit
 from sparkonce.audit.places import AuditedTable, open_place
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome, Why
-from sparkonce.sink.protocol import Committed, Inventory, SinkKey
+from sparkonce.sink.protocol import Committed, SinkKey
 from sparkonce.sink.transaction import settle
 from sparkonce.store.protocol import Finalized
 
 SLOT_FILES = {"slotLog": "_idem/*-g1/*.json", "delta": "_sparkonce/**/slot.json", "iceberg": "data/so-*/*/_slot-*.json"}
-ROWS = ((1, 2, 3), (10, 11, 12, 13), (20,))
-
-
-@dataclass
-class Kinds:
-    """Three jobs on one table of a kind."""
-
-    kind: str
-    store: Scene
-
-    def granted(self, key: str, at: Scene | None = None) -> Granted:
-        where = {
-            "slotLog": {"slotLog": {"path": "orders"}},
-            "delta": {"delta": {"path": "orders"}},
-            "iceberg": {"iceberg": {"catalog": "lake", "table": "sales.orders"}},
-        }
-        return (at or self.store).granted(key, outputs=[{"name": "orders", **where[self.kind]}])
-
-    def ran(self, key: str, *rows: int, at: Scene | None = None) -> Granted:
-        job = self.granted(key, at)
-        job.job().write(table_of(*rows), "orders")
-        (at or self.store).finalize(job)
-        return job
-
-    def stage(self, job: Granted, *rows: int) -> None:
-        token = job.record.attempt
-        job.sinks()["orders"].stage(table_of(*rows), job.key("orders"), token, fingerprint=job.record.fingerprint)
-
-    def inventory(self) -> Inventory:
-        return run(self.store.written[0].sinks()["orders"].inventory())
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the table's files."""
-        table = self.inventory()
-        return Path((table.location or table.uri).removeprefix("file://"))
-
-    def files(self, job: Granted) -> list[Path]:
-        [effect] = [each for each in self.inventory().effects if each.slot.sink_key == str(job.key("orders"))]
-        return [self.folder / file.path for file in effect.files]
-
-
-@pytest.fixture(params=["slotLog", "delta", "iceberg"])
-def full(request: pytest.FixtureRequest, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kinds]:
-    if request.param == "iceberg":
-        from harness.iceberg_tables import sql_catalog
-
-        for name, value in sql_catalog(tmpfs_path).items():
-            monkeypatch.setenv(name, value)
-    with scene(tmpfs_path) as store:
-        made = Kinds(request.param, store)
-        for number, rows in enumerate(ROWS):
-            made.ran(f"day-{number}", *rows)
-        yield made
 
 
 def test_a_clean_table(full: Kinds) -> None:

@@ -12,6 +12,7 @@ import pytest
 from audit.scene import Scene
 from harness.patience import completed
 from sparkonce.audit.findings import Finding, Kind
+from sparkonce.audit.groups import KeyName
 from sparkonce.audit.page import page
 from sparkonce.audit.report import AuditReport, Cost, TableSummary
 
@@ -81,6 +82,28 @@ def test_a_page_tells_each_finding(clean: Scene) -> None:
         "2 defect(s)",
     ):
         assert said in parsed.text
+
+
+def test_findings_of_one_kind_are_one_row_of_the_page() -> None:
+    """Three hundred findings of one table are one row with their number, the first of them and a bounded list; keys stand beside hashes."""
+    findings = tuple(
+        Finding(
+            kind=Kind.MISSING_FILE,
+            table="file:///lake",
+            subject=f"{number:064x}-orders-g1",
+            what=f"it is not there; committed by {number:064x}-orders-g1, attempt 1",
+            todo="restore it",
+            key_hash=f"{number:064x}",
+        )
+        for number in range(300)
+    )
+    names = {each.key_hash: KeyName("local", f"day-{number}") for number, each in enumerate(findings)}
+    parsed = read(page(AuditReport(started=0.0, tables=(), findings=findings, cost=COST, ledger="x", names=names)))
+    assert parsed.text.count("missing file") == 3, "a row, and a bar of the plot with its title"
+    assert "day-0, day-1, day-2 and 297 more" in parsed.text
+    assert "committed by day-0 = 000000000000" in parsed.text
+    assert "and 200 more in the JSON" in parsed.text
+    assert parsed.seen.count("li") == 101
 
 
 def test_what_others_wrote_is_text() -> None:

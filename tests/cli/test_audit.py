@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
 from harness.desk import FAILS, Desk
 from sparkonce.cli.exits import ExitCode
 
@@ -90,3 +92,55 @@ def test_a_location_that_is_none(desk: Desk) -> None:
     assert said.code == ExitCode.INVALID
     assert said.err.startswith("sparkonce: ")
     assert len(said.err.splitlines()) == 1
+
+
+def test_a_file_of_known_removals(desk: Desk) -> None:
+    """`--known` reads YAML with comments; an entry that covers nothing is named, on the terminal and in the JSON, and hides no defect."""
+    desk.here("run", desk.job())
+    known = desk.folder / "known.yaml"
+    known.write_text("""
+# asked for by the owner of the data
+known:
+  - {table: "file:///lake", commit: version 7@3f2a9c81d0e4, reason: request 4711}
+  - {table: "file:///lake", rows: 3, reason: request 4712}
+""")
+    said = desk.here("audit", "--known", "known.yaml")
+    assert said.code == ExitCode.SUCCEEDED
+    for name in ("version 7@3f2a9c81d0e4", "3 rows"):
+        assert f"--known: nothing was found that {name} of file:///lake would cover" in said.out
+    next((desk.folder / "lake" / "numbers").glob("_data/*/*/*.parquet")).unlink()
+    told = desk.here("audit", "--known", "known.yaml", "--json", "-")
+    assert (told.code, told.told["defects"]) == (ExitCode.FAILED, 1)
+    assert [(each.get("commit"), each.get("rows"), each["findings"]) for each in told.told["known"]] == [
+        ("version 7@3f2a9c81d0e4", None, 0),
+        (None, 3, 0),
+    ]
+    assert told.told["findings"][0]["key"], "with the ledger every finding has its key"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "must hold one list, `known:`"),
+        ("known: {}", "must hold one list, `known:`"),
+        ("known: []\nmore: 1", "must hold one list, `known:`"),
+        ("known: [{table: t, commit: c}]", "known[0].reason: Field required"),
+        ("known: [{table: t, commit: c, reason: ''}]", "known[0].reason: "),
+        ("known: [{table: t, commit: c, rows: 1, reason: r}]", "known[0]: Value error, give either commit or rows"),
+        ("known: [{table: t, reason: r}]", "known[0]: Value error, give either commit or rows"),
+        ("known: [{table: t, rows: 0, reason: r}]", "known[0].rows: "),
+        ("known: [{table: t, commit: c, reason: r, until: never}]", "known[0].until: "),
+        ("known: [7]", "known[0]: "),
+        ("known: [", "known.yaml"),
+        ("#" * ((1 << 20) + 1), "known.yaml is longer than 1048576 bytes"),
+        (None, "known.yaml cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_of_known_removals_that_is_none(desk: Desk, text: str | None, said: str) -> None:
+    """Refused in one sentence with the entry and the field, before anything is read."""
+    if text is not None:
+        (desk.folder / "known.yaml").write_text(text)
+    refused = desk.here("audit", "lake/numbers", "--known", "known.yaml")
+    assert refused.code == ExitCode.INVALID
+    assert said in refused.err
+    assert len(refused.err.splitlines()) == 1

@@ -148,6 +148,13 @@ def expire(*, but: Collection[int] = (), name: str = TABLE) -> None:
     found.maintenance.expire_snapshots().by_ids(gone).commit()
 
 
+def forget(name: str = TABLE) -> None:
+    """Expires the snapshots of everything that was done so far, behind one more commit, which adds no row."""
+    found = table(name)
+    found.append(found.schema().as_arrow().empty_table())
+    expire(name=name)
+
+
 def hide(positions: Mapping[str, int], *, bounds: bool = True, equality: bool = False, name: str = TABLE) -> int:
     """Hides one row of each of these data files by a delete file, as engines with merge-on-read do; returns the snapshot. pyiceberg reads
     such files and does not write them. bounds: the delete file tells the least and the greatest path that it names."""

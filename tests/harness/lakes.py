@@ -19,6 +19,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from harness import iceberg_tables
+from harness.delta_entries import forget_entries
 from harness.delta_stage import delta_stage
 from harness.delta_tables import ORDERS
 from sparkonce.blocking import run
@@ -71,6 +72,14 @@ class Lake(ABC):
         """Another writer appends."""
 
     @abstractmethod
+    def delete(self, predicate: str) -> None:
+        """Another writer deletes rows."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """The history of the table expires, up to its newest version."""
+
+    @abstractmethod
     def commits(self) -> int:
         """Number of versions or snapshots of the table."""
 
@@ -103,6 +112,12 @@ class DeltaLake(Lake):
     def add(self, frame: pa.Table) -> None:
         write_deltalake(str(self.folder), frame, mode="append", partition_by=list(self.partition_by) or None)
 
+    def delete(self, predicate: str) -> None:
+        DeltaTable(str(self.folder)).delete(predicate)
+
+    def forget(self) -> None:
+        forget_entries(self.folder)
+
     def commits(self) -> int:
         return DeltaTable(str(self.folder)).version()
 
@@ -128,6 +143,12 @@ class IcebergLake(Lake):
         catalog.create_namespace_if_not_exists(iceberg_tables.TABLE.partition(".")[0])
         spec = BY_DAY if self.partition_by else PartitionSpec()
         catalog.create_table_if_not_exists(iceberg_tables.TABLE, DAYS, partition_spec=spec).append(frame)
+
+    def delete(self, predicate: str) -> None:
+        iceberg_tables.table().delete(predicate)
+
+    def forget(self) -> None:
+        iceberg_tables.forget()
 
     def commits(self) -> int:
         return len(iceberg_tables.table().metadata.snapshots)

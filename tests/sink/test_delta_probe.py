@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import shutil
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from harness.arrow_stage import table_of
+from harness.delta_entries import add_entry, added, hide_first_row, vector_of_first_row
 from harness.delta_stage import delta_stage, numbers_in
 from harness.delta_tables import ORDERS, later, sink_on, staged
 from sparkonce.blocking import run
@@ -312,9 +310,6 @@ def test_a_rerun_where_it_is_advised_works(
     assert numbers_in(table) == [1, 2, 3]
 
 
-# --- entries that other engines write and delta-rs does not
-
-
 class Counting(FolderObjects):
     """Counts the entries of the log that are read."""
 
@@ -325,35 +320,3 @@ class Counting(FolderObjects):
     async def get(self, path: str) -> bytes | None:
         self.entries += path.startswith("_delta_log/")
         return await super().get(path)
-
-
-def add_entry(table: Path, *actions: dict[str, Any]) -> None:
-    """Writes the next version of the log."""
-    version = DeltaTable(str(table)).version() + 1
-    path = table / "_delta_log" / f"{version:020d}.json"
-    path.write_text("".join(json.dumps(each) + "\n" for each in actions))
-
-
-def added(table: Path, version: int) -> list[dict[str, Any]]:
-    lines = (table / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
-    return [action["add"] for action in map(json.loads, lines) if "add" in action]
-
-
-def hide_first_row(table: Path, path: str) -> None:
-    """Deletes a file's first row as an engine with deletion vectors does: the file is removed, and added with a vector."""
-    entries = range(DeltaTable(str(table)).version() + 1)
-    [add] = [each for version in entries for each in added(table, version) if each["path"] == path]
-    removed = {"path": path, "dataChange": True, "deletionTimestamp": 1, "size": add["size"], "partitionValues": {}}
-    masked = {**add, "dataChange": True, "deletionVector": vector_of_first_row()}
-    add_entry(table, {"commitInfo": {"operation": "DELETE"}}, {"remove": removed}, {"add": masked})
-
-
-def vector_of_first_row() -> dict[str, Any]:
-    """An inline deletion vector: a 64-bit roaring bitmap that holds 0, after Delta's magic number, in Z85."""
-    data = struct.pack("<IQIIIHHIH", 1681511377, 1, 0, 12346, 1, 0, 0, 16, 0)
-    letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    theirs = letters + ".-:+=^!/*?&<>()[]{}@%$#"
-    ours = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-    padded = data + bytes(-len(data) % 4)
-    text = base64.b85encode(padded).decode().translate(str.maketrans(ours, theirs))
-    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": 1}

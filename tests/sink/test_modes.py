@@ -19,6 +19,7 @@ from harness import iceberg_tables
 from harness.delta_stage import delta_stage, numbers_in, transactions
 from harness.delta_tables import ORDERS
 from harness.lakes import DeltaLake, IcebergLake, Lake, days, lake_of
+from sparkonce.audit.findings import Kind
 from sparkonce.audit.tables import of_table
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
@@ -129,6 +130,22 @@ def test_an_audit_finds_nothing_wrong_in_an_overwritten_table(lake: Lake) -> Non
     table = run(lake.sink().inventory())
     assert {effect.slot.sink_key: effect.visible for effect in table.effects} == {str(A): False, str(B): True}
     assert [str(each.kind) for each in of_table(table, now=0.0)] == []
+
+
+def test_rows_that_a_partition_overwrite_replaced_are_not_missing(partitioned: Lake) -> None:
+    """Once the history has expired that shows how one of A's two partitions was replaced, an audit does not count its rows as missing; rows
+    that others deleted of the key that came last it does."""
+    lake = partitioned
+    lake.write(A, None, days(mon=1, tue=2))
+    lake.write(B, PARTITIONS, days(mon=3))
+    lake.forget()
+    assert lake.rows() == {"mon": [3], "tue": [2]}
+    assert Kind.MISSING_ROWS not in [each.kind for each in of_table(run(lake.sink().inventory()), now=0.0)]
+    lake.delete("day = 'mon'")
+    lake.forget()
+    assert [
+        each.rows for each in of_table(run(lake.sink().inventory()), now=0.0) if each.kind is Kind.MISSING_ROWS
+    ] == [1]
 
 
 def test_a_result_that_another_key_has_overwritten_is_changed_by_that_key(lake: Lake) -> None:

@@ -227,3 +227,46 @@ def test_the_trace_agrees_with_a_table_that_counts_rows(seed: int) -> None:
     assert (found is not None) == touched
     if found is None:
         assert {0, 1, 2} <= set().union(*files.values())
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_every_commit_that_removed_rows_is_named(seed: int) -> None:
+    """In random histories of compactions, of deletes that copy what they leave and of marks in files that stay, every commit that removed a
+    row of the result is named where all are asked for: none can hide behind a later or an earlier one."""
+    dice = random.Random(seed)
+    own = set(range(6))
+    files = {f"own{number}": {2 * number, 2 * number + 1} for number in range(3)} | {"other": {100, 101}}
+    marked: set[str] = set()
+    history: list[Step] = []
+    removing: set[str] = set()
+    for number in range(dice.randrange(1, 10)):
+        kind = dice.choice(["move", "copy", "mark"])
+        chosen = {name for name in sorted(files) if dice.random() < 0.5}
+        if kind == "mark":
+            chosen = set(sorted(chosen)[:1])
+        rows = set().union(*(files[name] for name in chosen))
+        gone = set() if kind == "move" else {row for row in sorted(rows) if dice.random() < 0.4}
+        if not chosen or (kind != "move" and not gone):
+            continue
+        removing |= {f"version {number}"} if gone & own else set()
+        before, groups, into = marked & chosen, dict.fromkeys(chosen, 0), f"file{number}"
+        if kind == "mark":
+            history.append(Step(change=change(number), removed=chosen, marks=chosen, marked=before))
+            marked |= chosen
+            files |= {name: files[name] - gone for name in chosen}
+            continue
+        for name in chosen:
+            del files[name]
+        marked -= chosen
+        added = {into: 0} if rows - gone else {}
+        files |= {into: rows - gone} if added else {}
+        moved = {"moved": groups} if kind == "move" else {"removed": chosen, "rewritten": groups}
+        history.append(Step(change=change(number), added=added, marked=before, **moved))
+    trace = RowTrace(
+        lost := {f"own{number}" for number in range(3)} - (files.keys() - marked), files.keys() - marked, every=True
+    )
+    for step in reversed(history):
+        if trace.done:
+            break
+        trace.step(step)
+    assert removing <= {each.commit for each in trace.fate(lost).changes}

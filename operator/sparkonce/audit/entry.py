@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sparkonce.audit import places
 from sparkonce.audit.files import with_spark, with_threads
 from sparkonce.audit.inspection import Audit
+from sparkonce.audit.known import read_file
 from sparkonce.audit.page import page
 from sparkonce.audit.report import AuditReport
 from sparkonce.blocking import run
@@ -49,6 +50,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output", metavar="NAME", default="findings", help="the job's output that receives the findings"
     )
+    parser.add_argument("--known", type=Path, metavar="FILE", help="removals of rows that are meant")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page")
     return parser.parse_args(arguments)
 
@@ -90,11 +92,12 @@ def write(job: Job, spark: Any, report: AuditReport, output: str) -> None:
 def _audit(asked: argparse.Namespace, store: str | None, *, base: str, spark: Any = None) -> AuditReport:
     if store is None and not asked.tables:
         raise InvalidInput("nothing to audit; give a TABLE or --store URL")
+    known = read_file(asked.known) if asked.known is not None else ()
     named = places.named(asked.tables, base=base) if asked.tables else None
     place = places.open_place
     reader = with_spark(spark, place, deep=asked.deep) if spark else with_threads(place, deep=asked.deep)
     with _opened(store, asked.install) as ledger:
-        report = Audit(places=named, store=ledger, read_files=reader, deep=asked.deep).run()
+        report = Audit(places=named, store=ledger, read_files=reader, deep=asked.deep, known=known).run()
     if asked.html is not None:
         asked.html.write_text(page(report), encoding="utf-8")
     return report

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sparkonce import blocking
 from sparkonce.audit.findings import Kind
-from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.objects.protocol import TableObjects, Tail
 from sparkonce.sink.protocol import CommittedFile
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Wrong:
     path: str
     kind: Kind
     said: str
+    rows: int | None = None
+    """Rows that it holds now; None: it is missing or cannot be read."""
 
 
 Reader = Callable[[str, Sequence[CommittedFile]], list[Wrong]]
@@ -103,37 +105,77 @@ def wrong_of(objects: TableObjects, files: Sequence[CommittedFile], *, deep: boo
 
 
 def _wrong(objects: TableObjects, file: CommittedFile) -> Wrong | None:
-    tail = blocking.run(objects.tail(file.path, TAIL))
+    tail = _end_of(objects, file.path)
     if tail is None:
         return Wrong(file.path, Kind.MISSING_FILE, "it is not there")
+    footer = _footer(tail)
     if tail.bytes != file.bytes:
-        return Wrong(file.path, Kind.CHANGED_FILE, f"it has {tail.bytes} bytes; {file.bytes} were committed")
-    length = int.from_bytes(tail.data[-_TRAILER:-4], "little") + _TRAILER
-    if len(tail.data) < length <= tail.bytes:
-        tail = blocking.run(objects.tail(file.path, length))
-        if tail is None:
-            return Wrong(file.path, Kind.MISSING_FILE, "it is not there")
-    if not tail.data.endswith(_MAGIC) or len(tail.data) < length:
+        said = f"it has {tail.bytes} bytes; {file.bytes} were committed"
+        return Wrong(file.path, Kind.CHANGED_FILE, said, _rows(footer))
+    if footer is None:
         return Wrong(file.path, Kind.CHANGED_FILE, "it is no longer a complete Parquet file")
-    return _wrong_footer(file, tail.data[-length:])
+    return _wrong_footer(file, footer)
 
 
-def _wrong_footer(file: CommittedFile, footer: bytes) -> Wrong | None:
+def _end_of(objects: TableObjects, path: str) -> Tail | None:
+    """The end of a file, with its footer if it has one; None if it does not exist."""
+    tail = blocking.run(objects.tail(path, TAIL))
+    if tail is not None and len(tail.data) < (length := _footer_length(tail)) <= tail.bytes:
+        tail = blocking.run(objects.tail(path, length))
+    return tail
+
+
+def _footer_length(tail: Tail) -> int:
+    return int.from_bytes(tail.data[-_TRAILER:-4], "little") + _TRAILER
+
+
+def _footer(tail: Tail) -> bytes | None:
+    """The footer with its trailer; None if the file does not end with one."""
+    length = _footer_length(tail)
+    complete = tail.data.endswith(_MAGIC) and len(tail.data) >= length
+    return tail.data[-length:] if complete else None
+
+
+def _rows(footer: bytes | None) -> int | None:
+    """Rows that a footer counts, as pyarrow reads it; None if it cannot."""
     import pyarrow as pa
     from pyarrow import parquet
 
+    if footer is None:
+        return None
+    try:
+        return int(parquet.read_metadata(pa.BufferReader(_MAGIC + footer)).num_rows)
+    except (pa.ArrowInvalid, OSError):
+        return None
+
+
+def rows_in(objects: TableObjects, paths: Sequence[str]) -> dict[str, int | None]:
+    """Rows of each file, as pyarrow reads them from its footer; None for one that is missing or is no Parquet file.
+
+    Raises:
+        OutputUnavailable: some files could not be read, which proves nothing about them.
+    """
+
+    def rows(path: str) -> int | None:
+        tail = _end_of(objects, path)
+        return None if tail is None else _rows(_footer(tail))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(paths, pool.map(rows, paths), strict=True))
+
+
+def _wrong_footer(file: CommittedFile, footer: bytes) -> Wrong | None:
     algorithm, _, recorded = file.digest.partition(":")
     if algorithm != FOOTER_SHA256:
         return Wrong(file.path, Kind.UNREADABLE, f"this version cannot check digests of kind {algorithm!r}")
     content = footer[:-_TRAILER] + file.bytes.to_bytes(8, "big")
     if hashlib.sha256(content).hexdigest() != recorded:
-        return Wrong(file.path, Kind.CHANGED_FILE, "its footer is not the one that was committed")
-    try:
-        rows = parquet.read_metadata(pa.BufferReader(_MAGIC + footer)).num_rows
-    except (pa.ArrowInvalid, OSError):
+        return Wrong(file.path, Kind.CHANGED_FILE, "its footer is not the one that was committed", _rows(footer))
+    rows = _rows(footer)
+    if rows is None:
         return Wrong(file.path, Kind.CHANGED_FILE, "its footer cannot be read")
     if rows != file.rows:
-        return Wrong(file.path, Kind.WRONG_ROW_COUNT, f"it holds {rows} rows; {file.rows} were committed")
+        return Wrong(file.path, Kind.WRONG_ROW_COUNT, f"it holds {rows} rows; {file.rows} were committed", rows)
     return None
 
 

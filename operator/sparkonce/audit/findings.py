@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.protocol import Change, SinkKey
 
 
 class Severity(StrEnum):
@@ -27,6 +27,7 @@ class Kind(StrEnum):
     UNKNOWN_ROWS = "unknown rows"
     HIDDEN_ROWS = "hidden rows"
     REMOVED_ROWS = "removed rows"
+    MISSING_ROWS = "missing rows"
     MISSING_FILE = "missing file"
     CHANGED_FILE = "changed file"
     WRONG_ROW_COUNT = "wrong row count"
@@ -40,6 +41,7 @@ class Kind(StrEnum):
     EFFECT_OF_FAILED = "effect of a failed run"
     MOVED = "moved"
     SAME_ROWS = "same rows"
+    UNCOMMITTED_FILES = "uncommitted files"
     ORPHAN_STAGING = "orphan staging"
     HELD = "held"
     RETENTION_DUE = "retention due"
@@ -53,6 +55,7 @@ class Kind(StrEnum):
 SEVERITY = dict.fromkeys(Kind, Severity.DEFECT) | {
     Kind.MOVED: Severity.ATTENTION,
     Kind.SAME_ROWS: Severity.ATTENTION,
+    Kind.UNCOMMITTED_FILES: Severity.ATTENTION,
     Kind.ORPHAN_STAGING: Severity.ATTENTION,
     Kind.HELD: Severity.ATTENTION,
     Kind.RETENTION_DUE: Severity.ATTENTION,
@@ -78,10 +81,18 @@ class Finding:
     todo: str
     key_hash: str = ""
     """Hash of the key involved; empty if none."""
+    changes: tuple[Change, ...] = ()
+    """Later commits that removed or rewrote the rows, all of them."""
+    rollback: bool = False
+    """The table was put back to an earlier state."""
+    rows: int | None = None
+    """Rows that are missing at least; only of `MISSING_ROWS`."""
+    known: str = ""
+    """Why a person has acknowledged it (`audit.known`); empty: nobody has."""
 
     @property
     def severity(self) -> Severity:
-        return SEVERITY[self.kind]
+        return Severity.NOTE if self.known else SEVERITY[self.kind]
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -103,6 +114,14 @@ class Finding:
             "subject": self.subject,
             "what": self.what,
             "todo": self.todo,
+            "keyHash": self.key_hash,
+            "commits": [
+                {"commit": each.name, "operation": each.operation, "key": each.key, "shared": each.shared}
+                for each in self.changes
+            ],
+            "rollback": self.rollback,
+            "rows": self.rows,
+            "known": self.known or None,
         }
 
 

@@ -16,18 +16,22 @@ from pathlib import Path
 
 from sparkonce.audit import ledger as ledgers
 from sparkonce.audit.comparison import of_ledger, unknown_keys
-from sparkonce.audit.files import Reader, Wrong
+from sparkonce.audit.files import Reader, Wrong, rows_in
 from sparkonce.audit.findings import STEADY, Finding, Kind, in_order
+from sparkonce.audit.groups import KeyName, hashes_in
+from sparkonce.audit.known import KnownRemoval, covered
 from sparkonce.audit.ledger import LedgerContents
-from sparkonce.audit.places import AuditedTable, not_seen, of_specs
+from sparkonce.audit.places import AuditedTable, not_seen, of_specs, open_place
 from sparkonce.audit.report import AuditReport, Cost, TableSummary
-from sparkonce.audit.tables import of_files, of_table, sink_keys_in, to_read
+from sparkonce.audit.tables import of_files, of_table, rows_seen, sink_keys_in, to_read, uncounted
 from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError
 from sparkonce.sink.protocol import CommittedFile, Inventory
 from sparkonce.store.protocol import IdempotencyStore
 
 LOCAL_PURGE = "`sparkonce keys purge` removes it"
+FOOTERS = 1000
+"""Footers of other writers' files that are read to count their rows. Most tables' metadata has these counts."""
 FILE_KINDS = frozenset({Kind.MISSING_FILE, Kind.CHANGED_FILE, Kind.WRONG_ROW_COUNT})
 
 
@@ -38,6 +42,12 @@ class _TableState:
     place: AuditedTable
     inventory: Inventory
     wrong: list[Wrong] = field(default_factory=list)
+    footers: dict[str, int | None] = field(default_factory=dict)
+    """Rows of live files that are not among those to read, and whose rows the table's metadata does not have."""
+
+    @property
+    def rows_seen(self) -> int | None:
+        return rows_seen(self.inventory, self.wrong, self.footers)
 
     def findings(self, now: float) -> list[Finding]:
         return [*of_table(self.inventory, now=now), *of_files(self.inventory, self.wrong)]
@@ -53,6 +63,8 @@ class Audit:
     purges: str = LOCAL_PURGE
     """What to do about records whose retention has ended."""
     deep: bool = False
+    known: Sequence[KnownRemoval] = ()
+    """Removals of rows that are acknowledged."""
     _listing: float = 0.0
     _reading: float = 0.0
     _files: int = 0
@@ -78,11 +90,12 @@ class Audit:
         findings += confirmed + [
             _nothing(each)
             for each in states
-            if each.place.named and not (each.inventory.effects or each.inventory.staged)
+            if each.place.named and not each.inventory.effects and (ledger is None or not each.inventory.staged)
         ]
+        findings, uses = covered(findings, self.known)
         return AuditReport(
             started=started,
-            tables=tuple(TableSummary.of(state.inventory) for state in states),
+            tables=tuple(TableSummary.of(state.inventory, state.rows_seen) for state in states),
             findings=tuple(in_order(findings)),
             cost=Cost(
                 seconds=time.monotonic() - began,
@@ -96,6 +109,8 @@ class Audit:
             keys=len(ledger.keys) if ledger else 0,
             unconfirmed=len(set(suspicious) - {each.identity for each in confirmed}),
             deep=self.deep,
+            names=_names(ledger, findings),
+            known=uses,
         )
 
     def _scope(self) -> tuple[LedgerContents | None, Sequence[AuditedTable], list[Finding]]:
@@ -112,7 +127,19 @@ class Audit:
         files = to_read(state.inventory)
         self._files += len(files)
         state.wrong = self._wrong(state.inventory, files)
+        self._count(state)
         return state
+
+    def _count(self, state: _TableState) -> None:
+        """Reads the footers that `rows_seen` lacks, up to `FOOTERS`."""
+        paths = [path for path in uncounted(state.inventory) if path not in state.footers]
+        if not paths or len(paths) > FOOTERS:
+            return
+        began = time.monotonic()
+        try:
+            state.footers |= rows_in(open_place(state.inventory.location or state.inventory.uri), paths)
+        finally:
+            self._reading += time.monotonic() - began
 
     def _inventory(self, place: AuditedTable) -> Inventory:
         began = time.monotonic()
@@ -158,6 +185,7 @@ class Audit:
                 state.inventory = self._inventory(state.place)
                 files = [file for file in to_read(state.inventory) if (uri, file.path) in paths]
                 state.wrong = self._wrong(state.inventory, files)
+                self._count(state)
                 seen.append(state)
             except SparkonceError as error:
                 unseen.append(not_seen(uri, ledgers.one_line(error)))
@@ -178,13 +206,22 @@ def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _nothing(state: _TableState) -> Finding:
+    staged = state.inventory.staged
+    todo = "check the path, or give its kind: slotLog:PATH, delta:PATH, iceberg:CATALOG.TABLE"
     return Finding(
         kind=Kind.NOTHING_THERE,
         table=state.inventory.uri,
         subject=state.inventory.uri,
-        what=f"{state.inventory.uri} holds no commit and nothing staged",
-        todo="check the path, or give its kind: slotLog:PATH, delta:PATH, iceberg:CATALOG.TABLE",
+        what=f"{state.inventory.uri} holds no commit" + ("" if staged else " and nothing staged"),
+        todo="name the ledger (--store), which knows whether a commit should be there" if staged else todo,
     )
+
+
+def _names(ledger: LedgerContents | None, findings: Sequence[Finding]) -> dict[str, KeyName]:
+    if ledger is None:
+        return {}
+    found = {key_hash: ledger.keys.get(key_hash) for each in findings for key_hash in hashes_in(each)}
+    return {at: KeyName(known.record.realm, known.record.key) for at, known in found.items() if known is not None}
 
 
 def _peak() -> int:

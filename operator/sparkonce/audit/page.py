@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
+from sparkonce.audit.groups import FindingGroup, Names, name_of, with_keys
 from sparkonce.audit.report import AuditReport
 
 SHOWN = 1000
-"""Maximum findings on the page; the JSON has all."""
+"""Maximum groups of findings on the page; the JSON has all."""
+LISTED = 100
+"""Maximum members of a group on the page."""
 BARS = 40
 """Maximum bars per plot; the greatest are drawn, or the newest days."""
 
@@ -66,16 +69,29 @@ def page(report: AuditReport) -> str:
 def _findings(report: AuditReport) -> str:
     if not report.findings:
         return '<h2>Findings</h2><p class="clean">None.</p>'
-    rows = [
-        (
-            f'<span class="{each.severity}">{each.severity}</span>',
-            *map(escape, (each.kind, each.where, each.what, each.todo)),
-        )
-        for each in report.findings[:SHOWN]
-    ]
-    more = len(report.findings) - SHOWN
-    rest = f'<p class="soft">and {more} more in the JSON</p>' if more > 0 else ""
-    return f"<h2>Findings</h2>{_table(('severity', 'what', 'where', 'found', 'what to do'), rows)}{rest}"
+    groups = report.groups
+    rows = [_group(group, report.names) for group in groups[:SHOWN]]
+    more = len(groups) - SHOWN
+    rest = f'<p class="soft">and {more} more kinds and tables in the JSON</p>' if more > 0 else ""
+    return f"<h2>Findings</h2>{_table(('severity', 'what', 'count', 'where', 'found', 'what to do'), rows)}{rest}"
+
+
+def _group(group: FindingGroup, names: Names) -> tuple[str, ...]:
+    first, count = group.first, len(group.findings)
+    known = f" (known: {first.known})" if first.known else ""
+    found = escape(with_keys(first.what, names))
+    if count > 1:
+        listed = "".join(f"<li>{escape(name_of(each, names))}</li>" for each in group.findings[:LISTED])
+        rest = f"<li>and {count - LISTED} more in the JSON</li>" if count > LISTED else ""
+        found = f"the first: {found}<details><summary>{escape(group.names(names))}</summary><ul>{listed}{rest}</ul></details>"
+    return (
+        f'<span class="{first.severity}">{first.severity}</span>',
+        escape(f"{first.kind}{known}"),
+        _number(count),
+        escape(first.where if count == 1 else first.table or group.realm),
+        found,
+        escape(first.todo),
+    )
 
 
 def _tables(report: AuditReport) -> str:
@@ -83,11 +99,13 @@ def _tables(report: AuditReport) -> str:
         (
             escape(table.kind),
             escape(table.uri),
-            *(_number(n) for n in (table.effects, table.visible, table.rows, table.files, table.bytes, table.staged)),
+            *(_number(n) for n in (table.effects, table.visible, table.rows)),
+            "not counted" if table.rows_seen is None else _number(table.rows_seen),
+            *(_number(n) for n in (table.files, table.bytes, table.staged)),
         )
         for table in report.tables
     ]
-    heads = ("kind", "table", "commits", "visible", "rows", "files", "bytes", "orphan folders")
+    heads = ("kind", "table", "commits", "visible", "rows", "rows readers see", "files", "bytes", "orphan folders")
     return f"<h2>Tables</h2>{_table(heads, rows)}"
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
 from sparkonce.audit.findings import Finding, Kind, Severity, in_order
+from sparkonce.audit.groups import FindingGroup, Names, grouped, hashes_in
+from sparkonce.audit.known import KnownUse
 from sparkonce.audit.tables import day_of, orphans
 from sparkonce.sink.protocol import Inventory
 
@@ -36,9 +38,11 @@ class TableSummary:
     staged_bytes: int
     days: Mapping[str, int]
     """UTC day -> number of commits."""
+    rows_seen: int | None = None
+    """Rows that readers see, those of other writers too (`audit.tables.rows_seen`); None: they could not be counted."""
 
     @classmethod
-    def of(cls, table: Inventory) -> TableSummary:
+    def of(cls, table: Inventory, rows_seen: int | None) -> TableSummary:
         shown = [effect for effect in table.effects if effect.visible]
         left = list(orphans(table))
         return cls(
@@ -52,6 +56,7 @@ class TableSummary:
             staged=len(left),
             staged_bytes=sum(each.bytes for each in left),
             days=dict(sorted(Counter(day for effect in table.effects if (day := day_of(effect))).items())),
+            rows_seen=rows_seen,
         )
 
 
@@ -108,6 +113,14 @@ class AuditReport:
     unconfirmed: int = 0
     """Findings of the first pass that the second did not confirm."""
     deep: bool = False
+    names: Names = field(default_factory=dict)
+    """Of the keys that findings name, as far as the ledger knows them."""
+    known: tuple[KnownUse, ...] = ()
+    """Acknowledged removals, with their use."""
+
+    @property
+    def groups(self) -> list[FindingGroup]:
+        return grouped(self.findings, self.names)
 
     @property
     def defects(self) -> tuple[Finding, ...]:
@@ -132,9 +145,15 @@ class AuditReport:
         what = f"{len(self.tables)} table(s), {self.effects} commits, {self.rows} rows in {self.cost.files} files"
         if self.ledger is not None:
             what += f", {self.keys} keys"
+        if acknowledged := sum(bool(each.known) for each in self.findings):
+            what += f"; {acknowledged} known finding(s)"
         if self.defects:
             return f"{len(self.defects)} defect(s) in {what}"
-        return f"no defect in {what}" if self.complete else f"not everything could be audited; no defect in {what}"
+        if self.ledger is None and self.tables and not self.effects:
+            return f"nothing is committed, so nothing was compared, in {what}"
+        if not self.complete:
+            return f"not everything could be audited; no defect in {what}"
+        return f"no defect in {what}"
 
     @property
     def effects(self) -> int:
@@ -158,9 +177,20 @@ class AuditReport:
             "deep": self.deep,
             "notConfirmed": self.unconfirmed,
             "tables": [_camel(table) for table in self.tables],
-            "findings": [finding.dump() for finding in self.findings],
+            "findings": [self._finding(finding) for finding in self.findings],
+            "groups": [group.dump(self.names) for group in self.groups],
+            "known": [use.dump() for use in self.known],
             "counts": self.counts(),
             "cost": self.cost.dump(),
+        }
+
+    def _finding(self, finding: Finding) -> dict[str, Any]:
+        named = self.names.get(finding.key_hash)
+        keys = {self.names[each].key: None for each in hashes_in(finding) if each in self.names}
+        return finding.dump() | {
+            "key": named.key if named else None,
+            "realm": named.realm if named else None,
+            "keys": list(keys),
         }
 
 

@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sparkonce.audit.files import Wrong
 from sparkonce.audit.findings import Finding, Kind, sink_key_of
 from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, StagedFolder
+from sparkonce.sink.slotlog import layout
 
 OWN = "slotLog"
 """The kind of table that only sparkonce writes."""
+RESTORE = "RESTORE"
+"""Delta's name of the operation that puts a table back to an earlier version."""
 SHOWN = 3
 """Maximum paths listed in one sentence."""
+
+KNOWN = "the file of `sparkonce audit --known FILE`"
 
 STOP = "stop the jobs that write here, find out what else writes, and decide which of the two to keep"
 
@@ -37,6 +43,8 @@ def of_table(table: Inventory, *, now: float) -> list[Finding]:
         *_chains(table),
         *_unknown(table),
         *_hidden(table),
+        *_missing(table),
+        *_uncommitted(table),
         *_staging(table, now),
     ]
 
@@ -260,21 +268,93 @@ def _hidden(table: Inventory) -> Iterator[Finding]:
 def _of_others(table: Inventory, effect: Effect, hidden: Sequence[str], found: Found) -> Finding:
     """The finding about rows of a commit that are not in the files that it wrote, by what became of them."""
     subject, replaced = effect.slot.sink_key, f"other writers replaced {len(hidden)} of its {len(effect.files)} file(s)"
+    rollback = False
     match found.verdict:
         case Evidence.CHANGED if all(each.key for each in found.changes):
             kind, said, todo = Kind.REWRITTEN, found.why, "nothing: other jobs of sparkonce replaced rows here"
         case Evidence.CHANGED:
             kind, said = Kind.REMOVED_ROWS, found.why
-            todo = "if that was not meant, restore the table to the commit before, by its own history"
+            names = _some([each.name for each in found.changes if not each.key])
+            todo = f"if that was not meant, restore the table to the commit before, by its own history; if it was, list {names} in {KNOWN}"
+            rollback = any(each.operation == RESTORE for each in found.changes)
         case Evidence.GONE:
-            kind, said = Kind.HIDDEN_ROWS, found.why
+            kind, said, rollback = Kind.HIDDEN_ROWS, found.why, True
             todo = "if that was not meant, move main back to that snapshot"
         case Evidence.PRESENT:
             kind, said, todo = Kind.REWRITTEN, f"{replaced} and kept the rows: {_some(hidden)}", "nothing"
         case _:
             kind, said = Kind.REWRITTEN, f"{replaced}: {_some(hidden)}" + (f"; {found.why}" if found.why else "")
             todo = "nothing if the table was compacted; otherwise find in its history who deleted rows"
-    return _finding(table, kind, subject, f"{_name(effect)}: {said}", todo=todo, effect=effect)
+    finding = _finding(table, kind, subject, f"{_name(effect)}: {said}", todo=todo, effect=effect)
+    return replace(finding, changes=found.changes, rollback=rollback)
+
+
+def _missing(table: Inventory) -> Iterator[Finding]:
+    """Rows that no known commit removed and that are in no file: a history that ended proves nothing, a count does."""
+    if not any(effect.visible for effect in table.effects):
+        return
+    moved = sum(table.unexplained.values())
+    counts = [rows for rows in table.others.values() if rows is not None]
+    if table.masked is None or (moved and len(counts) < len(table.others)):
+        what = "the rows that readers see cannot be counted" + (
+            ": delete files hide rows by their values, or cannot be read" if table.masked is None else ""
+        )
+        todo = "compact the table, which removes its delete files, and audit it again"
+        yield _finding(table, Kind.NOT_SEEN, table.uri, f"not audited in full: {what}", todo=todo)
+        return
+    there = sum(counts) - sum(rows for path, rows in table.masked.items() if path in table.others)
+    if moved > there:
+        said = (
+            f"other writers replaced files with {moved} committed rows, and their own files hold {there}: at least {moved - there} rows "
+            "are gone, and the table's history does not show any more which commit removed them"
+        )
+        todo = f"restore the table from a backup; if the rows were removed on purpose, list `rows: {moved - there}` in {KNOWN}"
+        yield replace(_finding(table, Kind.MISSING_ROWS, "rows", said, todo=todo), rows=moved - there)
+
+
+def rows_seen(table: Inventory, wrong: Iterable[Wrong], footers: Mapping[str, int | None]) -> int | None:
+    """Rows that readers see: of committed files as pyarrow read them in this audit, of others as delta-rs or pyiceberg read the table's
+    metadata, less those that deletes hide. None: they cannot be counted, or a reader would fail.
+
+    wrong: of the files that were read (`to_read`). footers: rows of further files (`uncounted`)."""
+    if table.masked is None:
+        return None
+    rows: dict[str, int | None] = {file.path: file.rows for file in to_read(table)}
+    rows |= {path: count if count is not None else footers.get(path) for path, count in table.others.items()}
+    rows |= {path: count for path, count in footers.items() if count is not None}
+    rows |= {each.path: each.rows for each in wrong}
+    counts = [rows.get(path) for path in (*(path for path in table.live if path not in table.others), *table.others)]
+    if any(count is None for count in counts):
+        return None
+    return sum(filter(None, counts)) - sum(table.masked.values())
+
+
+def uncounted(table: Inventory) -> list[str]:
+    """Live files whose rows neither `to_read` nor the table's metadata has."""
+    read = {file.path for file in to_read(table)}
+    live = (path for path in dict.fromkeys(table.live) if path not in read and path not in table.others)
+    return [*live, *(path for path, rows in table.others.items() if rows is None)]
+
+
+def _uncommitted(table: Inventory) -> Iterator[Finding]:
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in table.uncommitted:
+        folders[_top(path)].append(path)
+    for folder, paths in folders.items():
+        size = sum(table.uncommitted[path] for path in paths)
+        said = (
+            f"{len(paths)} file(s), {size} bytes, that no commit names: {_some(paths)}; sparkonce's readers do not "
+            "see them, a program that reads the folder does"
+        )
+        todo = "move them elsewhere, and let their writer write through sparkonce or to a folder of its own"
+        yield _finding(table, Kind.UNCOMMITTED_FILES, folder, said, todo=todo)
+
+
+def _top(path: str) -> str:
+    """The folder that uncommitted files are reported by: `.` for the table's own, the write's for files beside committed ones."""
+    parts = path.split("/")
+    depth = layout.STAGING_DEPTH if parts[0] == layout.DATA else 1
+    return "/".join(parts[:-1][:depth]) or "."
 
 
 def orphans(table: Inventory) -> Iterator[StagedFolder]:

@@ -9,6 +9,7 @@ was listed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from sparkonce.cli.view.terminal import tell
 
 if TYPE_CHECKING:
     from sparkonce.audit.files import Reader
+    from sparkonce.audit.findings import Finding
     from sparkonce.audit.report import AuditReport
     from sparkonce.store.protocol import IdempotencyStore
 
@@ -49,8 +51,23 @@ Html = Annotated[
 Deep = Annotated[bool, typer.Option("--deep", help="Read every page of every file, not only the footers.")]
 WithSpark = Annotated[bool, typer.Option("--spark", help="Read the files by a local Spark, if they are many.")]
 
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        "--known",
+        metavar="FILE",
+        help="Removals of rows that are meant, in a YAML file (docs/audit.md): they are no defects.",
+        show_default=False,
+    ),
+]
+Every = Annotated[
+    bool, typer.Option("--all", help="Print each finding by itself, also those of one kind in one table.")
+]
+
 SHOWN = 50
-"""Findings printed; the report files hold all."""
+"""Groups of findings printed, and entries of --known without use; the report files hold all."""
+LETTERS = 500
+"""Letters printed of one finding; the report files hold all."""
 MANY = 2000
 """Number of files from which starting Spark pays off."""
 SENT_TO_STDOUT = "-"
@@ -65,23 +82,30 @@ def audit(
     html: Html = None,
     deep: Deep = False,
     spark: WithSpark = False,
+    known: Known = None,
+    every: Every = False,
 ) -> ExitCode:
     """Prove from storage that every effect exists once, as it was committed.
 
     Compares commits, data files and staging of the tables with each other, and with the ledger's records (for named tables: of --store).
+    Findings of one kind in one table are printed as one; --all and --json have each of them.
+
     Exits with 0 when no defect was found, 1 when there are defects, 3 when not everything could be read.
 
     Example: sparkonce audit --html audit.html
     """
     from sparkonce.audit import places
     from sparkonce.audit.inspection import LOCAL_PURGE, Audit
+    from sparkonce.audit.known import read_file
     from sparkonce.cli.view import outcome
 
+    meant = read_file(known) if known else ()
     named = places.named(tables, base=str(Path.cwd())) if tables else None
     with ledger(store, install, needed=named is None) as (opened, remote):
         purges = "operators remove it by themselves" if remote else LOCAL_PURGE
         with reader(deep=deep, spark=spark) as read:
-            report = Audit(places=named, store=opened, read_files=read, purges=purges, deep=deep).run()
+            audit_ = Audit(places=named, store=opened, read_files=read, purges=purges, deep=deep, known=meant)
+            report = audit_.run()
     if html is not None:
         from sparkonce.audit.page import page
 
@@ -91,7 +115,7 @@ def audit(
     else:
         if json_file is not None:
             Path(json_file).write_text(outcome.as_json(report.dump()) + "\n", encoding="utf-8")
-        print_report(report)
+        print_report(report, every=every)
     return code_of_report(report)
 
 
@@ -148,8 +172,9 @@ def _spark() -> Any:
     return local_session()
 
 
-def print_report(report: AuditReport) -> None:
-    """Prints the report for a person. Findings are not a table: paths and keys are longer than any column."""
+def print_report(report: AuditReport, *, every: bool = False) -> None:
+    """Prints the report for a person: findings of one cause as one, or each by itself. They are not a table: paths and keys are longer than
+    any column."""
     from sparkonce.cli.view import words
     from sparkonce.cli.view.words import print_table
 
@@ -160,26 +185,74 @@ def print_report(report: AuditReport) -> None:
                 table.kind,
                 words.count(table.effects),
                 words.count(table.rows),
+                "not counted" if table.rows_seen is None else words.count(table.rows_seen),
                 words.count(table.files),
                 words.size(table.bytes),
                 f"{table.staged} ({words.size(table.staged_bytes)})" if table.staged else "-",
             )
             for table in report.tables
         ]
-        print_table(("TABLE", "KIND", "COMMITS", "ROWS", "FILES", "SIZE", "STAGED"), rows)
+        print_table(("TABLE", "KIND", "COMMITS", "ROWS", "READERS SEE", "FILES", "SIZE", "STAGED"), rows)
         tell("")
-    for found in report.findings[:SHOWN]:
-        tell(f"{found.severity}: {found.kind}: {words.sentence(found.what)}")
-        tell(f"  {words.sentence(found.where)}")
-        tell(f"  what to do: {found.todo}")
-    if len(report.findings) > SHOWN:
-        tell(f"and {len(report.findings) - SHOWN} more; --json FILE has all")
+    if every:
+        for found in report.findings:
+            print_finding(found, report, whole=True)
+    else:
+        print_groups(report)
     if report.findings:
         tell("")
+    for use in [each for each in report.known if not each.findings][:SHOWN]:
+        said = use.entry.commit or f"{use.entry.rows} rows"
+        tell(words.sentence(f"--known: nothing was found that {said} of {use.entry.table} would cover"))
     tell(words.sentence(report.verdict))
     tell(summary(report))
     if report.ledger is None:
         tell("records were not compared: no ledger was named (--store)")
+
+
+def print_groups(report: AuditReport) -> None:
+    from sparkonce.cli.view import words
+
+    groups = report.groups
+    for group in groups[:SHOWN]:
+        first, count = group.first, len(group.findings)
+        if count == 1:
+            print_finding(first, report)
+            continue
+        at = f" in {first.table}" if first.table else f" in {group.realm}" if group.realm else ""
+        tell(cut(f"{first.severity}: {first.kind}: {words.count(count)}{at}: {group.names(report.names)}"))
+        tell(cut(f"  the first: {said_of(first, report)}"))
+        if len(group.commits) > 1:
+            tell(cut(f"  by {len(group.commits)} commits: {', '.join(group.commits)}"))
+        tell(cut(f"  what to do: {first.todo}"))
+    if left := groups[SHOWN:]:
+        kinds = Counter(f"{each.first.severity}: {each.first.kind}" for each in left for _ in each.findings)
+        for said, count in kinds.items():
+            tell(f"{said}: {words.count(count)} more; --all prints them, --json FILE has them")
+
+
+def print_finding(found: Finding, report: AuditReport, *, whole: bool = False) -> None:
+    from sparkonce.cli.view import words
+
+    for text in (
+        f"{found.severity}: {found.kind}: {said_of(found, report)}",
+        f"  {words.sentence(found.where)}",
+        f"  what to do: {found.todo}",
+    ):
+        tell(text if whole else cut(text))
+
+
+def said_of(found: Finding, report: AuditReport) -> str:
+    """The finding's sentence, with keys beside hashes."""
+    from sparkonce.audit.groups import with_keys
+    from sparkonce.cli.view import words
+
+    known = f" (known: {found.known})" if found.known else ""
+    return words.sentence(with_keys(found.what, report.names) + known)
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= LETTERS else f"{text[: LETTERS - 3]}..."
 
 
 def summary(report: AuditReport) -> str:

@@ -329,8 +329,16 @@ class Change:
     """Place of that key in the series."""
     overwrites: bool = False
     """It is a commit of sparkonce that replaced all rows of the table."""
+    digest: str = ""
+    """The first 12 hex digits of the SHA-256 of a Delta log's entry: a table that is created again at the same place has the same
+    numbers. Empty where `commit` is unique by itself (Iceberg)."""
     shared: bool = False
     """The rows had been compacted into files with other rows, and this commit changed such a file: perhaps only the others."""
+
+    @property
+    def name(self) -> str:
+        """Names this commit and no other one of any table that was ever at the place."""
+        return f"{self.commit}@{self.digest}" if self.digest else self.commit
 
     def __str__(self) -> str:
         by = f"key {self.key.partition('-')[0][:12]}" if self.key else ""
@@ -392,7 +400,7 @@ class Probed:
     why: str
     """Why it is so: the predicate of a sentence about the output, one line."""
     changes: tuple[Change, ...] = ()
-    """The newest ones, at most `CHANGES_NAMED`."""
+    """The newest ones: of a probe at most `CHANGES_NAMED`."""
     remedy: str = ""
     """What to do before the rows can be written anew, where the output would refuse a plain rerun; empty: a rerun works."""
 
@@ -453,6 +461,15 @@ def shown(effects: Iterable[tuple[float, Effect]], live: Collection[str]) -> tup
     )
 
 
+def overwritten(effects: Iterable[tuple[float, Effect]]) -> frozenset[str]:
+    """Sink keys of the effects after which a commit with a mode came: it may have replaced rows of them.
+
+    effects: as for `shown`."""
+    ordered = list(effects)
+    last = max((at for at, effect in ordered if effect.slot.mode is not None), default=-1.0)
+    return frozenset(effect.slot.sink_key for at, effect in ordered if at < last)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagedFolder:
     """The staging folder of one write call."""
@@ -484,7 +501,18 @@ class Inventory:
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
     hidden: Mapping[str, Found] = field(default_factory=dict)
-    """Sink key -> what became of its rows, for visible effects with files that readers do not see (Delta, Iceberg)."""
+    """Sink key -> what became of its rows, for visible effects with files that readers do not see (Delta, Iceberg). Changes are named
+    all, however many."""
+    unexplained: Mapping[str, int] = field(default_factory=dict)
+    """Sink key -> rows of those files that no known commit changed: they are in other files, or the history ends too early. Without the
+    rows that another key's commit may have replaced (`overwritten`)."""
+    others: Mapping[str, int | None] = field(default_factory=dict)
+    """Live files that no commit names -> their rows, as the table's format library reads them from the table's metadata (Delta,
+    Iceberg). None: the metadata does not have them."""
+    masked: Mapping[str, int] | None = field(default_factory=dict)
+    """Live files -> their rows that deletes hide from readers. None: this cannot be read."""
+    uncommitted: Mapping[str, int] = field(default_factory=dict)
+    """Files in the folder of a slot log that are neither committed nor staged by a write of sparkonce -> their bytes."""
     commits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sink key -> its commits, human-readable, for keys with more than one write in the table's own history."""
     location: str = ""

@@ -43,7 +43,9 @@ class Step:
     marks: Collection[str] = ()
     """Files in which this commit marks rows as deleted, which stay."""
     marked: Collection[str] = ()
-    """Those of `moved` of which an earlier commit had marked rows as deleted."""
+    """Those of `moved`, and of `removed` where every commit is asked for, of which an earlier commit had marked rows as deleted."""
+    rewritten: Mapping[str, Group] = field(default_factory=dict)
+    """Those of `removed` of which some rows may be in files that this commit adds (a DELETE copies the others)."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ _UNTOUCHED, _UNKNOWN = RowFate(), RowFate(known=False)
 
 
 class RowTrace:
-    """lost: files to follow. live: files of which readers see every row."""
+    """lost: files to follow. live: files of which readers see every row. every: name all commits that changed rows, also those that changed
+    what an earlier one had left of a file. One is enough to know that rows were changed; an acknowledgement must know all."""
 
-    def __init__(self, lost: Iterable[str], live: Collection[str]) -> None:
-        self._live, self._left = live, set(lost)
+    def __init__(self, lost: Iterable[str], live: Collection[str], *, every: bool = False) -> None:
+        self._live, self._left, self._every = live, set(lost), every
         self._fates: dict[str, RowFate] = {}
         self._marked: set[str] = set()
         self._order: dict[str, int] = {}
@@ -83,32 +86,54 @@ class RowTrace:
             if path in self._marked:
                 self._marked.discard(path)
                 self._fates[path] |= own
-            self._end(path, own)
-        for path in step.removed:
+            elif self._every and path in self._fates:
+                self._fates[path] |= own
             self._end(path, own)
         by_group: dict[Group, list[str]] = {}
-        for path, group in step.added.items() if step.moved else ():
+        for path, group in step.added.items() if step.moved or step.rewritten else ():
             by_group.setdefault(group, []).append(path)
         passed_on: dict[Group, RowFate] = {}
-        for path, group in step.moved.items():
-            if path in self._fates or path in self._live:
-                continue  # a later commit restored it
+
+        def passed(group: Group) -> RowFate:
             beside = by_group.get(group, ()) if group is not None else ()
             at = group if beside else None
             if at not in passed_on:
                 passed_on[at] = self._passed_on(step, beside)
-            self._end(path, passed_on[at])
+            return passed_on[at]
+
+        for path in step.removed:
+            if self._every and path in step.rewritten and path not in self._fates:
+                self._end(path, own | passed(step.rewritten[path]))
+            self._end(path, own)
+            if self._every and path in step.marked and path not in self._live:
+                self._marked.add(path)
+        for path, group in step.moved.items():
+            if path in self._fates or path in self._live:
+                continue  # a later commit restored it
+            self._end(path, passed(group))
             if path in step.marked:
                 self._marked.add(path)
 
     def fate(self, paths: Iterable[str]) -> RowFate:
         return reduce(RowFate.__or__, (self._of(path) for path in paths), _UNTOUCHED)
 
-    def probed(self, paths: Collection[str], *, place: SeriesPlace | None = None, whole: bool = False) -> Probed | None:
+    def unexplained(self, paths: Iterable[str]) -> list[str]:
+        """Those of the files that no known commit changed."""
+        return [path for path in paths if not self._of(path).changes]
+
+    def probed(
+        self,
+        paths: Collection[str],
+        *,
+        place: SeriesPlace | None = None,
+        whole: bool = False,
+        most: int | None = CHANGES_NAMED,
+    ) -> Probed | None:
         """The verdict on a commit with these files that readers do not see; None: all their rows are in other files.
 
         place: of the commit in its series.
-        whole: whether readers see no file of it that has rows."""
+        whole: whether readers see no file of it that has rows.
+        most: changes in the answer; None: all."""
         fate = self.fate(paths)
         if not fate.changes:
             said = f"the history of the table does not show any more what became of {len(paths)} of its file(s)"
@@ -117,8 +142,8 @@ class RowTrace:
         gone = whole and fate.known and all(self._of(path).changes for path in paths)
         if gone and place is not None and all(_succeeds(each, place) for each in newest):
             said = f"its rows were replaced by {_named([str(each) for each in newest])}"
-            return Probed(verdict=Evidence.SUPERSEDED, why=said, changes=tuple(newest[:CHANGES_NAMED]))
-        return Probed(verdict=Evidence.CHANGED, why=_told(newest), changes=tuple(newest[:CHANGES_NAMED]))
+            return Probed(verdict=Evidence.SUPERSEDED, why=said, changes=tuple(newest[:most]))
+        return Probed(verdict=Evidence.CHANGED, why=_told(newest), changes=tuple(newest[:most]))
 
     def _end(self, path: str, fate: RowFate) -> None:
         self._fates.setdefault(path, fate)

@@ -32,6 +32,7 @@ from sparkonce.sink.protocol import (
     Slot,
     StagedFolder,
     StreamPart,
+    overwritten,
     shown,
 )
 from sparkonce.sink.slotlog import layout
@@ -142,7 +143,10 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
             folders.setdefault(folder, []).append(each)
     commits = _commits(objects, table, everything)
     found = _evidence(objects, table, listed, {_key_of(folder) for folder in folders}, commits)
-    effects = _effects(found, frozenset() if table is None else table.live.keys())
+    ordered = _effects(found)
+    effects = shown(ordered, frozenset() if table is None else table.live.keys())
+    named = {file.path for effect in effects for file in effect.files}
+    hidden, unexplained = ({}, {}) if table is None else await _hidden(objects, table, effects, overwritten(ordered))
     return Inventory(
         kind=kind,
         uri=objects.uri,
@@ -150,7 +154,10 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
         staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
         live=() if table is None else tuple(sorted(table.live)),
         unreadable=tuple(found.unreadable),
-        hidden={} if table is None else await _hidden(objects, table, effects),
+        hidden=hidden,
+        unexplained=unexplained,
+        others={} if table is None else {path: rows for path, rows in table.records.items() if path not in named},
+        masked={} if table is None else table.masked_rows,
         commits={
             sink_key: tuple(f"version {version}" for version in versions.values())
             for sink_key, versions in found.commits.items()
@@ -159,20 +166,29 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
     )
 
 
-async def _hidden(objects: TableObjects, table: DeltaSnapshot, effects: Iterable[Effect]) -> dict[str, Found]:
-    """As `Inventory.hidden`."""
-    unseen: dict[str, set[str]] = {}
+async def _hidden(
+    objects: TableObjects, table: DeltaSnapshot, effects: Iterable[Effect], replaced: Collection[str]
+) -> tuple[dict[str, Found], dict[str, int]]:
+    """As `Inventory.hidden` and `Inventory.unexplained`."""
+    masked = table.masked_rows
+    unseen: dict[str, dict[str, int]] = {}
     for effect in effects:
-        paths = {file.path for file in effect.files}
-        if effect.visible and (lost := (paths - table.live.keys()) | (paths & table.masked)):
-            unseen.setdefault(effect.slot.sink_key, set()).update(lost)
+        rows = {file.path: file.rows for file in effect.files}
+        if effect.visible and (lost := (rows.keys() - table.live.keys()) | (rows.keys() & masked.keys())):
+            gone = {path: masked.get(path, rows[path]) for path in lost}
+            unseen.setdefault(effect.slot.sink_key, {}).update(gone)
     if not unseen:
-        return {}
-    trace = await traced(objects, table, set().union(*unseen.values()), back=AUDIT_BACK)
-    return {sink_key: trace.probed(lost) or Evidence.PRESENT for sink_key, lost in unseen.items()}
+        return {}, {}
+    trace = await traced(
+        objects, table, {path for lost in unseen.values() for path in lost}, back=AUDIT_BACK, every=True
+    )
+    hidden = {sink_key: trace.probed(lost, most=None) or Evidence.PRESENT for sink_key, lost in unseen.items()}
+    counted = {sink_key: lost for sink_key, lost in unseen.items() if sink_key not in replaced}
+    return hidden, {sink_key: sum(lost[path] for path in trace.unexplained(lost)) for sink_key, lost in counted.items()}
 
 
-def _effects(found: _Collected, live: Collection[str]) -> tuple[Effect, ...]:
+def _effects(found: _Collected) -> list[tuple[float, Effect]]:
+    """The commits, each with its place in their order."""
     newest: dict[str, int] = {}
     for _, slot, _ in found.committed:
         lineage, generation = _lineage(slot.sink_key)
@@ -183,7 +199,7 @@ def _effects(found: _Collected, live: Collection[str]) -> tuple[Effect, ...]:
         lineage, generation = _lineage(slot.sink_key)
         visible = generation >= newest.get(lineage, 0)
         effects.append((_order(found, slot), Effect(slot=slot, files=files, commit=path, visible=visible)))
-    return shown(effects, live)
+    return effects
 
 
 def _order(found: _Collected, slot: Slot) -> float:

@@ -7,6 +7,7 @@ delta-rs lists the files that have one (`DeltaSnapshot.masked`), and the log has
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -19,43 +20,50 @@ from sparkonce.sink.protocol import Change
 from sparkonce.sink.series import noted_place
 from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step, operation_name
 
+DIGITS = 12
+"""Of a digest, to tell entries of one version apart."""
+
 
 async def traced(
-    objects: TableObjects, table: DeltaSnapshot, lost: Iterable[str], *, back: int = LOOK_BACK
+    objects: TableObjects, table: DeltaSnapshot, lost: Iterable[str], *, back: int = LOOK_BACK, every: bool = False
 ) -> RowTrace:
-    """Follows files through the log: `back` entries at most, one request each, and no further than the log goes back."""
-    trace = RowTrace(lost, table.live.keys() - table.masked)
+    """Follows files through the log: `back` entries at most, one request each, and no further than the log goes back. every: see
+    `RowTrace`."""
+    trace = RowTrace(lost, table.live.keys() - table.masked, every=every)
     for version in range(table.version, max(-1, table.version - back), -1):
         if trace.done or (entry := await objects.get(entry_path(version))) is None:
             break
         try:
-            step = step_of(version, entry)
+            step = step_of(version, entry, every=every)
         except (ValueError, TypeError, AttributeError, LookupError):
             break  # delta-rs reads no entries before a checkpoint, so one that does not parse may be met here: the history ends with it
         trace.step(step)
     return trace
 
 
-def step_of(version: int, entry: bytes) -> Step:
-    """What an entry of the log did to files."""
+def step_of(version: int, entry: bytes, *, every: bool = False) -> Step:
+    """What an entry of the log did to files. every: with what `RowTrace` needs to name every commit."""
     lines = (json.loads(line) for line in entry.splitlines() if line.strip())
     actions = [next(iter(line.items())) for line in lines if line]
     adds = [body for name, body in actions if name == "add"]
     removes = [body for name, body in actions if name == "remove"]
     moves = [body for body in removes if not body.get("dataChange", True)]
+    changes = [body for body in removes if body.get("dataChange", True)]
+    rewrites = changes if every and not _replaces_all(actions) else []
     return Step(
-        change=_change(version, actions),
-        removed=[plain_path(body["path"]) for body in removes if body.get("dataChange", True)],
+        change=_change(version, entry, actions),
+        removed=[plain_path(body["path"]) for body in changes],
         moved={plain_path(body["path"]): _partition(body) for body in moves},
-        added={plain_path(body["path"]): _partition(body) for body in adds} if moves else {},
+        added={plain_path(body["path"]): _partition(body) for body in adds} if moves or rewrites else {},
         marks=[
             plain_path(body["path"]) for body in adds if body.get("deletionVector") and body.get("dataChange", True)
         ],
-        marked={plain_path(body["path"]) for body in moves if body.get("deletionVector")},
+        marked={plain_path(body["path"]) for body in (removes if every else moves) if body.get("deletionVector")},
+        rewritten={plain_path(body["path"]): _partition(body) for body in rewrites},
     )
 
 
-def _change(version: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> Change:
+def _change(version: int, entry: bytes, actions: Collection[tuple[str, Mapping[str, Any]]]) -> Change:
     key, noted = _sink_key(actions), _noted(actions)
     series, position = noted_place(noted.get("series"), noted.get("position")) if key else ("", "")
     return Change(
@@ -65,6 +73,7 @@ def _change(version: int, actions: Collection[tuple[str, Mapping[str, Any]]]) ->
         series=series,
         position=position,
         overwrites=bool(key) and noted.get("mode") == WriteMode.OVERWRITE,
+        digest=hashlib.sha256(entry).hexdigest()[:DIGITS],
     )
 
 
@@ -78,6 +87,14 @@ def _noted(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any
                 found = noted.get("sparkonce") if isinstance(noted, dict) else None
                 return found if isinstance(found, dict) else {}
     return {}
+
+
+def _replaces_all(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Whether the files that a commit adds hold no row of those that it removes: it is one of sparkonce's, or overwrites without a
+    predicate."""
+    info = next((body for name, body in actions if name == "commitInfo"), {})
+    predicate = (info.get("operationParameters") or {}).get("predicate")
+    return bool(_sink_key(actions)) or (info.get("operation") == "WRITE" and predicate in (None, "", "[]"))
 
 
 def _partition(body: Mapping[str, Any]) -> Group:

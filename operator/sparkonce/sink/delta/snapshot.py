@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
@@ -87,14 +87,35 @@ class DeltaSnapshot:
         return dict(zip(self.live, values, strict=True)) if values else {path: {} for path in self.live}
 
     @cached_property
+    def records(self) -> dict[str, int | None]:
+        """Live files -> their rows as the log has them, hidden ones too; None where it does not."""
+        import pyarrow as pa
+
+        adds = pa.table(self._table.get_add_actions(flatten=False))
+        rows = adds["num_records"].to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
+        return {plain_path(str(raw)): count for raw, count in zip(adds["path"].to_pylist(), rows, strict=True)}
+
+    @cached_property
     def masked(self) -> frozenset[str]:
         """Those of the live files of which a deletion vector hides rows. Raises: OutputUnavailable."""
+        return frozenset(path for path, _ in self._masks(rows=False))
+
+    @cached_property
+    def masked_rows(self) -> dict[str, int]:
+        """As `masked`, with the number of hidden rows. Raises: OutputUnavailable."""
+        return dict(self._masks(rows=True))
+
+    def _masks(self, *, rows: bool) -> Iterator[tuple[str, int]]:
+        """Paths of files with a deletion vector, with the number of rows that it hides; 0 unless `rows`."""
         if "deletionVectors" not in self.features:
-            return frozenset()
+            return
+        root = unquote(self._table.table_uri).rstrip("/") + "/"
         try:
-            root = unquote(self._table.table_uri).rstrip("/") + "/"
-            uris = (unquote(uri) for batch in self._table.deletion_vectors() for uri in batch["filepath"].to_pylist())
-            return frozenset(uri.removeprefix(root) for uri in uris)
+            for batch in self._table.deletion_vectors():
+                vectors = batch["selection_vector"] if rows else ()
+                for number, uri in enumerate(batch["filepath"].to_pylist()):
+                    kept = vectors[number].as_py() if rows else ()
+                    yield unquote(uri).removeprefix(root), len(kept) - sum(kept)
         except LIBRARY_ERRORS as error:
             raise OutputUnavailable(
                 f"cannot read the deletion vectors of the Delta table {self._table.table_uri}"

@@ -8,14 +8,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from sparkonce.sink.iceberg.catalog import asking
 from sparkonce.sink.iceberg.evidence import COMMITTED, Mark, lineage_of, marks, sink_key_in
-from sparkonce.sink.iceberg.masks import Masks, change_of, masks
-from sparkonce.sink.protocol import SinkKey
+from sparkonce.sink.iceberg.masks import READ, Masks, change_of, masks
+from sparkonce.sink.protocol import Change, SinkKey
 from sparkonce.sink.stream import place
-from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step
+from sparkonce.sink.trace import AUDIT_BACK, LOOK_BACK, Group, RowTrace, Step
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -52,7 +52,13 @@ def live_and_deletes(table: Table) -> tuple[list[DataFile], bool]:
 
 
 def traced(
-    table: Table, lost: Iterable[str], seen: Collection[str], masked: Masks, *, back: int = LOOK_BACK
+    table: Table,
+    lost: Iterable[str],
+    seen: Collection[str],
+    masked: Masks,
+    *,
+    back: int = LOOK_BACK,
+    every: bool = False,
 ) -> RowTrace:
     """Follows files that readers do not see, or not whole, through the history of `main`: `back` snapshots at most (the list of manifests
     of each, and those of its manifests that remove files), and no further than they are kept. seen: the files that readers see, `masked` of
@@ -61,22 +67,26 @@ def traced(
     Raises:
         OutputUnavailable: a manifest or a delete file cannot be read.
     """
-    trace = RowTrace(lost, set(seen) - masked.by.keys())
-    for step in _hiding(masked):
+    trace = RowTrace(lost, set(seen) - masked.by.keys(), every=every)
+    for step in _hiding(masked, every=every):
         trace.step(step)
     for snapshot in islice(history_of(table.metadata), back):
         if trace.done:
             break
-        step, hidden = _step(table, snapshot)
+        step, hidden = _step(table, snapshot, every=every)
         trace.step(step)
-        for each in _hiding(hidden):
+        for each in _hiding(hidden, every=every):
             trace.step(each)
     return trace
 
 
-def _hiding(masked: Masks) -> Iterator[Step]:
-    for change in dict.fromkeys(masked.by.values()):
-        yield Step(change=change, marks=[path for path, by in masked.by.items() if by == change])
+def _hiding(masked: Masks, *, every: bool) -> Iterator[Step]:
+    files: dict[Change, list[str]] = {}
+    for path, newest in masked.by.items():
+        for change in masked.every[path] if every else (newest,):
+            files.setdefault(change, []).append(path)
+    for change, paths in files.items():
+        yield Step(change=change, marks=paths)
 
 
 def history_of(metadata: TableMetadata) -> Iterator[Snapshot]:
@@ -175,27 +185,37 @@ def of_lineage(metadata: TableMetadata, key: SinkKey, wanted: Callable[[int], bo
         yield mark
 
 
-def _step(table: Table, snapshot: Snapshot) -> tuple[Step, Masks]:
-    """What a snapshot did to data files, and what had been hidden in those whose rows it moved."""
+def _replaces_all(summary: Summary) -> bool:
+    """Whether the files that a snapshot adds hold no row of those that it removes."""
+    return bool(sink_key_in(summary)) or summary.additional_properties.get("replace-partitions") == "true"
+
+
+def _step(table: Table, snapshot: Snapshot, *, every: bool = False) -> tuple[Step, Masks]:
+    """What a snapshot did to data files, and what had been hidden in those whose rows it moved, or removed where every commit is asked
+    for."""
     summary = snapshot.summary
     moves = summary is not None and summary.operation == Operation.REPLACE
+    rewrites = every and summary is not None and not moves and not _replaces_all(summary)
     removed: dict[str, Group] = {}
     added: dict[str, Group] = {}
     with asking(f"cannot read the manifests of {table.location()}"):
         for manifest in snapshot.manifests(table.io):
             if manifest.added_snapshot_id != snapshot.snapshot_id or manifest.content != ManifestContent.DATA:
                 continue
-            if manifest.deleted_files_count == 0 and not (moves and manifest.added_files_count != 0):
+            if manifest.deleted_files_count == 0 and not ((moves or rewrites) and manifest.added_files_count != 0):
                 continue
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
                 file, of = entry.data_file, {ManifestEntryStatus.DELETED: removed, ManifestEntryStatus.ADDED: added}
                 if entry.status in of:
                     of[entry.status][file.file_path] = (manifest.partition_spec_id, file.partition)
     change = change_of(snapshot)
-    if not moves:
+    if not moves and not (every and removed):
         return Step(change=change, removed=removed), Masks()
     parent = snapshot.parent_snapshot_id
     before = table.metadata.snapshot_by_id(parent) if parent is not None else None
-    hidden = masks(table, before, of=removed)
+    hidden = masks(table, before, of=removed, most=AUDIT_BACK if every else READ)
     marked = removed if hidden.unknown else hidden.by.keys()
+    if not moves:
+        rest = removed if rewrites and added else {}
+        return Step(change=change, removed=removed, added=added, rewritten=rest, marked=marked), hidden
     return Step(change=change, moved=removed, added=added, marked=marked), hidden

@@ -6,7 +6,7 @@ in files that this list does not contain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -25,10 +25,21 @@ from sparkonce.sink.iceberg.evidence import (
     token_and_nonce,
 )
 from sparkonce.sink.iceberg.files import live, moved_main, rolled_back, traced
-from sparkonce.sink.iceberg.masks import masks
+from sparkonce.sink.iceberg.masks import masked_rows, masks
 from sparkonce.sink.iceberg.snapshot import TableView
 from sparkonce.sink.objects.protocol import Listed
-from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, Probed, Slot, StagedFolder, shown
+from sparkonce.sink.protocol import (
+    CommittedFile,
+    Effect,
+    Evidence,
+    Found,
+    Inventory,
+    Probed,
+    Slot,
+    StagedFolder,
+    overwritten,
+    shown,
+)
 from sparkonce.sink.slotlog.layout import files_of
 from sparkonce.sink.trace import AUDIT_BACK
 
@@ -52,9 +63,11 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
     table, objects = view.table, view.objects
     folders = _folders(await objects.list(DATA))
     own = f"{table.location()}/"
-    files = [file.file_path for file in live(table)]
-    seen = [path.removeprefix(own) for path in files]
-    effects, unreadable = _effects(view, frozenset(seen))
+    files = live(table)
+    rows = {file.file_path: file.record_count for file in files}
+    seen = [file.file_path.removeprefix(own) for file in files]
+    ordered, unreadable = _effects(view)
+    effects = shown(ordered, frozenset(seen))
     evidence: dict[str, KeyEvidence | None] = {}
     staged = []
     for path, folder in folders.items():
@@ -74,6 +87,9 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
                 modified=folder.modified,
             )
         )
+    named = {file.path for effect in effects for file in effect.files}
+    masked = masked_rows(table)
+    hidden, unexplained = _hidden(view, effects, set(rows), masked or {}, overwritten(ordered))
     return Inventory(
         kind=kind,
         uri=view.uri,
@@ -81,7 +97,10 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
         staged=tuple(staged),
         live=tuple(path for path in seen if path.startswith(f"{DATA}/{MARK}")),
         unreadable=tuple(unreadable),
-        hidden=_hidden(view, effects, set(files)),
+        hidden=hidden,
+        unexplained=unexplained,
+        others={path: count for path, count in rows.items() if path.removeprefix(own) not in named},
+        masked=None if masked is None else {path.removeprefix(own): count for path, count in masked.items()},
         commits={
             sink_key: tuple(f"snapshot {snapshot}" for snapshot in snapshots.values())
             for sink_key, snapshots in history(table.metadata).items()
@@ -91,7 +110,8 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
     )
 
 
-def _effects(view: TableView, seen: frozenset[str]) -> tuple[tuple[Effect, ...], list[str]]:
+def _effects(view: TableView) -> tuple[list[tuple[float, Effect]], list[str]]:
+    """The commits, each with its place in their order, and a sentence for each that cannot be read."""
     found: list[Mark] = []
     unreadable: list[str] = []
     for each in marks(view.table.metadata):
@@ -115,28 +135,36 @@ def _effects(view: TableView, seen: frozenset[str]) -> tuple[tuple[Effect, ...],
             visible = generation >= newest.get(lineage, 0)
             effect = Effect(slot=read[0], files=read[1], commit=f"snapshot {mark.snapshot}", visible=visible)
             effects.append((sequence[mark.at], effect))
-    return shown(effects, seen), unreadable
+    return effects, unreadable
 
 
-def _hidden(view: TableView, effects: Iterable[Effect], seen: set[str]) -> dict[str, Found]:
-    """As `Inventory.hidden`. Where delete files may hide more than can be told, what is known of it."""
-    table, found, lost = view.table, dict[str, Found](), dict[str, set[str]]()
-    hidden = masks(table, table.current_snapshot())
+def _hidden(
+    view: TableView, effects: Iterable[Effect], seen: set[str], masked: Mapping[str, int], replaced: Collection[str]
+) -> tuple[dict[str, Found], dict[str, int]]:
+    """As `Inventory.hidden` and `Inventory.unexplained`. Where delete files may hide more than can be told, what is known of it."""
+    table, found, lost = view.table, dict[str, Found](), dict[str, dict[str, int]]()
+    hidden = masks(table, table.current_snapshot(), most=AUDIT_BACK)
     for effect in effects:
         sink_key = effect.slot.sink_key
         mark = evidence_of(table.metadata, sink_key).committed
         if mark is None or not effect.visible:
             continue
-        files = {f"{mark.location}/{file.path}" for file in effect.files if file.rows}
-        unseen = files - seen
+        files = {f"{mark.location}/{file.path}": file.rows for file in effect.files if file.rows}
+        unseen = files.keys() - seen
         if (unseen or moved_main(table.metadata, mark)) and (why := rolled_back(table.metadata, mark)):
             found[sink_key] = Probed(verdict=Evidence.GONE, why=why)
-        elif unseen or files & hidden.by.keys():
-            lost[sink_key] = unseen | (files & hidden.by.keys())
-    if lost:
-        trace = traced(table, set().union(*lost.values()), seen, hidden, back=AUDIT_BACK)
-        found |= {sink_key: trace.probed(paths) or Evidence.PRESENT for sink_key, paths in lost.items()}
-    return found
+        elif gone := unseen | (files.keys() & hidden.by.keys()):
+            lost[sink_key] = {path: masked.get(path, files[path]) for path in gone}
+    if not lost:
+        return found, {}
+    trace = traced(
+        table, {path for files in lost.values() for path in files}, seen, hidden, back=AUDIT_BACK, every=True
+    )
+    found |= {sink_key: trace.probed(files, most=None) or Evidence.PRESENT for sink_key, files in lost.items()}
+    counted = {sink_key: files for sink_key, files in lost.items() if sink_key not in replaced}
+    return found, {
+        sink_key: sum(files[path] for path in trace.unexplained(files)) for sink_key, files in counted.items()
+    }
 
 
 def _read(view: TableView, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]] | str:

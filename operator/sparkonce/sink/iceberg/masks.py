@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.schema import Schema
 
 from sparkonce.sink.iceberg.catalog import asking
 from sparkonce.sink.iceberg.evidence import noted_in, sink_key_in
@@ -33,13 +34,15 @@ class Masks:
 
     by: Mapping[str, Change] = field(default_factory=dict)
     """Location of the file -> the newest snapshot that hides rows of it."""
+    every: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
+    """Location of the file -> all snapshots that hide rows of it."""
     unknown: str = ""
     """Why this is not all, as a clause; empty: it is."""
 
 
-def masks(table: Table, snapshot: Snapshot | None, *, of: Collection[str] | None = None) -> Masks:
+def masks(table: Table, snapshot: Snapshot | None, *, of: Collection[str] | None = None, most: int = READ) -> Masks:
     """What delete files hide in a snapshot. of: the files to look at; None: all. Where the snapshot has no delete files nothing is read but
-    its list of manifests.
+    its list of manifests. most: delete files to read.
 
     Raises:
         OutputUnavailable: a manifest or a delete file cannot be read.
@@ -60,6 +63,7 @@ def masks(table: Table, snapshot: Snapshot | None, *, of: Collection[str] | None
         added = {entry.data_file.file_path: entry.snapshot_id or 0 for entry in entries}
         kept = {each.snapshot_id: each for each in table.metadata.snapshots}
         found: dict[str, Change] = {}
+        every: dict[str, tuple[Change, ...]] = {}
         named: dict[str, Collection[str]] = {}
         for task in tasks:
             path = task.file.file_path
@@ -67,15 +71,46 @@ def masks(table: Table, snapshot: Snapshot | None, *, of: Collection[str] | None
                 continue
             hiding = []
             for delete in task.delete_files:
-                if delete.file_path not in named and len(named) >= READ:
-                    return Masks(found, f"more than {READ} delete files may hide rows of it")
+                if delete.file_path not in named and len(named) >= most:
+                    return Masks(found, every, f"more than {most} delete files may hide rows of it")
                 if delete.file_path not in named:
                     named[delete.file_path] = _paths_in(table, delete)
                 if path in named[delete.file_path]:
                     hiding.append(added[delete.file_path])
             if hiding:
-                found[path] = _change(kept, max(hiding, key=lambda number: _sequence(kept, number)))
-        return Masks(found)
+                numbers = sorted(set(hiding), key=lambda number: _sequence(kept, number), reverse=True)
+                every[path] = tuple(_change(kept, number) for number in numbers)
+                found[path] = every[path][0]
+        return Masks(found, every)
+
+
+def masked_rows(table: Table) -> dict[str, int] | None:
+    """Data files of the newest snapshot -> their rows that position deletes hide, as pyiceberg reads the files; None: it cannot, because
+    the table has equality deletes, or a file is missing.
+
+    Raises:
+        OutputUnavailable: a manifest cannot be read.
+    """
+    head = table.current_snapshot()
+    if head is None:
+        return {}
+    with asking(f"cannot read the delete files of {table.location()}"):
+        if all(each.content == ManifestContent.DATA for each in head.manifests(table.io)):
+            return {}
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    schema = table.schema()
+    column = Schema(*schema.fields[:1], schema_id=schema.schema_id)
+    found: dict[str, int] = {}
+    try:
+        for task in table.scan().plan_files():
+            if task.delete_files:
+                rows = ArrowScan(table.metadata, table.io, column, AlwaysTrue()).to_table([task])
+                found[task.file.file_path] = task.file.record_count - len(rows)
+    except (OSError, ValueError, NotImplementedError):
+        return None
+    return found
 
 
 def change_of(snapshot: Snapshot) -> Change:

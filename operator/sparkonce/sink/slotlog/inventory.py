@@ -14,7 +14,7 @@ the others are read. The snapshot alone would not do: it outlives the slots in i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -76,8 +76,9 @@ async def inventory(objects: TableObjects, kind: str) -> Inventory:
     listed = [each.path for each in await objects.list(layout.SLOTS)]
     slots = _read_all(objects, (path for path in listed if layout.is_slot(path)))
     readers_see = await _readers_see(objects, slots, listed)
-    # Empty objects are markers (`_SUCCESS`, S3A's folder markers) and hold no rows.
-    data = [each for each in await objects.list(layout.DATA) if each.bytes]
+    # Empty objects are markers (`_SUCCESS`, S3A's folder markers) and hold no rows. Without a slot the folder may be anything.
+    found = [each for each in await objects.list("" if listed else layout.DATA) if each.bytes]
+    data = [each for each in found if each.path.startswith(f"{layout.DATA}/")]
     shown = {
         (slot.sink_key, slot.token) for slot in visible(each.slot for each in slots.committed.values() if each.slot)
     }
@@ -92,6 +93,7 @@ async def inventory(objects: TableObjects, kind: str) -> Inventory:
         staged=tuple(_folders(data, slots)),
         live=readers_see,
         unreadable=tuple(each.unreadable for each in slots.unreadable),
+        uncommitted={each.path: each.bytes for each in _uncommitted(found, slots)},
     )
 
 
@@ -135,6 +137,22 @@ async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]
                 slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
         seen += (file.path for file in files.get(path, ()))
     return tuple(seen)
+
+
+def _uncommitted(found: Iterable[Listed], slots: _SlotSet) -> Iterator[Listed]:
+    """As `Inventory.uncommitted`: files beside the folders of sparkonce, and files that a committed slot does not name beside its own.
+    Names that begin with `_` or `.` are left out, as readers do."""
+    named = {file.path for each in slots.committed.values() for file in each.files}
+    own = {_folder(path) for path in named}
+    for each in found:
+        parts = each.path.split("/")
+        in_data = parts[0] == layout.DATA
+        if any(part.startswith(("_", ".")) for part in parts[in_data:]):
+            continue
+        folder = _folder(each.path)
+        staged = len(parts) > layout.STAGING_DEPTH and layout.staged(folder) is not None
+        if not in_data or not staged or (folder in own and each.path not in named):
+            yield each
 
 
 def _folder(path: str) -> str:
