@@ -16,7 +16,7 @@ from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import evidence
-from sparkonce.sink.delta.log import IDEM, LOG, slot_number
+from sparkonce.sink.delta.log import IDEM, LOG, is_closed, slot_number
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import Listed, TableObjects
@@ -63,6 +63,21 @@ async def missing(objects: TableObjects, files: Iterable[DataFile]) -> list[str]
 def is_opening(slot: Slot) -> bool:
     """Whether a slot is a stream's opening, which binds it to its checkpoint and is not an effect."""
     return slot.stream is not None and slot.stream.part is StreamPart.OPENING
+
+
+def is_native(slot: Slot) -> bool:
+    """Whether a slot is part of a native block, whose rows Spark commits itself."""
+    return slot.stream is not None and slot.stream.native is True
+
+
+async def native_before(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
+    """Whether statements of a native block are committed for an earlier generation of the lineage, which nothing can replace by files."""
+    for run in await evidence.runs(objects, key.lineage):
+        if run.generation < key.generation and layout.is_statement(run.sink_key):
+            slot = await _committed(objects, table, run.sink_key)
+            if slot is not None and slot.stream is not None and slot.stream.batches:
+                return True
+    return False
 
 
 async def is_replaced(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
@@ -210,9 +225,10 @@ def _commits(objects: TableObjects, table: DeltaSnapshot | None, listed: Iterabl
 def _named(entry: bytes | None) -> list[tuple[str, int]]:
     """Sink keys that an entry of the log commits, with the numbers of their slots."""
     told = [json.loads(line).get("txn") or {} for line in (entry or b"").splitlines() if b'"txn"' in line]
-    return [
+    named = [
         (each["appId"].removeprefix(IDEM), each["version"]) for each in told if each.get("appId", "").startswith(IDEM)
     ]
+    return [each for each in named if not (layout.is_statement(each[0]) and is_closed(each[1]))]
 
 
 def _evidence(
@@ -258,6 +274,8 @@ def _read(
         slot = blocking.run(evidence.read(objects, path))
         if slot is None or slot_number(slot) not in committed:
             return None
+        if is_native(slot):  # its files are Spark's, with rows of others in them
+            return slot, ()
         return slot, CommittedFile.all_of(blocking.run(files_of(objects, slot)))
     except OutputCorrupt as error:
         return str(error)
