@@ -117,6 +117,10 @@ class StreamBroken(SparkonceError):
     """A stream's checkpoint contradicts its committed batches: it was deleted, restored or used elsewhere. Nothing was committed."""
 
 
+class StatementsDiffer(SparkonceError):
+    """A native block does not issue the statements that an earlier attempt of it committed. The statement that showed it was not run."""
+
+
 class ExpectationUnmet(SparkonceError):
     """The staged rows violate `spec.outputs[].expect`; nothing was committed."""
 

@@ -71,7 +71,7 @@ def test_every_document_is_answered_or_refused(part: int, tmpfs_path: Path, monk
 
 
 def test_the_documents_reach_what_is_behind_the_parser() -> None:
-    """Of three hundred documents at least thirty are jobs and a hundred are refused for a field, so they are not all broken YAML."""
+    """Of three hundred documents at least twenty are jobs and a hundred are refused for a field, so they are not all broken YAML."""
     told = {"a job": 0, "a field": 0, "no YAML": 0}
     for document in documents(Random(1), 300):
         try:
@@ -81,5 +81,5 @@ def test_the_documents_reach_what_is_behind_the_parser() -> None:
             told["no YAML" if "not readable as YAML" in str(refused) else "a field"] += 1
         except UnicodeDecodeError:
             told["no YAML"] += 1
-    assert told["a job"] > 30, told
+    assert told["a job"] >= 20, told
     assert told["a field"] > 100, told

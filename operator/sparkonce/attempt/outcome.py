@@ -47,7 +47,9 @@ def output_result(sink: Sink, slot: Slot) -> OutputResult:
 def _evidence(slots: Mapping[str, Slot | None]) -> str:
     tokens = sorted({slot.token for slot in slots.values() if slot is not None})
     streams = "".join(
-        f"; {name}: {totals.batches} batches of a stream"
+        f"; {name}: {totals.batches} statement(s) of a native block"
+        if totals.native
+        else f"; {name}: {totals.batches} batches of a stream"
         + ("" if totals.last_batch is None else f", the last is {totals.last_batch}")
         for name, slot in slots.items()
         if slot is not None and (totals := slot.stream) is not None

@@ -196,7 +196,7 @@ def _slot(record: Record, output: str, text: object) -> Slot | None:
     except ValidationError:
         return None
     key = str(SinkKey(key_hash=record.key_hash, output=output, generation=record.generation))
-    here = slot.sink_key == key or slot.sink_key.startswith(f"{key}-b")
+    here = slot.sink_key == key or slot.sink_key.startswith((f"{key}-b", f"{key}-s"))
     return slot if here and slot.state is SlotState.COMMITTED and slot.dump() == text else None
 
 

@@ -131,7 +131,7 @@ def in_order(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (severities.index(f.severity), kinds.index(f.kind), f.table, f.subject))
 
 
-_SINK_KEY = re.compile(r"([^-]+)-(.+)-g(\d+)(?:-b(\d+))?$")
+_SINK_KEY = re.compile(r"([^-]+)-(.+)-g(\d+)(?:-([bs])(\d+))?$")
 
 
 def sink_key_of(text: str) -> SinkKey | None:
@@ -139,7 +139,11 @@ def sink_key_of(text: str) -> SinkKey | None:
     match = _SINK_KEY.fullmatch(text)
     if match is None:
         return None
-    key_hash, output, generation, batch = match.groups()
+    key_hash, output, generation, letter, batch = match.groups()
     return SinkKey(
-        key_hash=key_hash, output=output, generation=int(generation), batch=None if batch is None else int(batch)
+        key_hash=key_hash,
+        output=output,
+        generation=int(generation),
+        batch=None if batch is None else int(batch),
+        native=letter == "s",
     )

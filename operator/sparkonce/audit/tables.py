@@ -207,13 +207,14 @@ def _chains(table: Inventory) -> Iterator[Finding]:
     for effect in table.effects:
         key, stream = sink_key_of(effect.slot.sink_key), effect.slot.stream
         if key is not None and stream is not None and key.batch is not None:
-            chains[str(key.model_copy(update={"batch": None}))][key.batch] = effect
+            letter = "s" if key.native else "b"
+            chains[f"{key.model_copy(update={'batch': None})}-{letter}"][key.batch] = effect
     for name, batches in chains.items():
         any_of = next(iter(batches.values()))
         first = any_of.slot.stream.first_batch if any_of.slot.stream else 0
         for number in sorted(set(range(first, max(batches))) - set(batches)):
-            said = f"{name}: batch {number} is missing, but batch {max(batches)} is committed"
-            yield _finding(table, Kind.MISSING_BATCH, f"{name}-b{number}", said, todo=_rerun(any_of), effect=any_of)
+            said = f"{name}{number} is missing, but {name}{max(batches)} is committed"
+            yield _finding(table, Kind.MISSING_BATCH, f"{name}{number}", said, todo=_rerun(any_of), effect=any_of)
 
 
 def _unknown(table: Inventory) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Channel, Written
 from sparkonce.driver.heartbeat import Heartbeat
+from sparkonce.driver.native import Native
+from sparkonce.driver.native import sql as native_sql
 from sparkonce.driver.stream import Stream
 from sparkonce.errors import (
     AttemptEnded,
@@ -107,6 +109,8 @@ class Job:
         """Final slots by output."""
         self._sequence = 0
         self._transactions = 0
+        self._block: object | None = None
+        """The transaction or native block that is open."""
         self._process = uuid.uuid4().hex[:12]
         self._idle_since = time.monotonic()
         """When the last report ended; infinity while one is under way."""
@@ -203,6 +207,24 @@ class Job:
     def stream(self, frame: DataFrame) -> Stream:
         """Wraps a streaming DataFrame so that each micro-batch is one effect: `job.stream(df).write("orders")`."""
         return Stream(self, frame)
+
+    def sql(self, text: str, output: str, *, args: Any = None) -> Written:
+        """Runs one INSERT, UPDATE, DELETE or MERGE on the Delta table of this output by Spark's own engine, once; not at all if it is done.
+
+        args: parameters of the text, as for `spark.sql`.
+
+        Raises: as `Native.statement`, and what Spark raises.
+        """
+        return native_sql(self, text, output, args=args)
+
+    def native(self, output: str, *, atomic: bool = False) -> Native:
+        """A block whose statements on the Delta table of this output Spark commits itself, each once: `with job.native("orders"):`.
+
+        Inside it `spark.sql` and `df.write` are used as ever. Between two statements readers see the first.
+
+        atomic: refuses a second statement.
+        """
+        return Native(self, output, atomic=atomic)
 
     def transaction(self) -> Transaction:
         """Writes several outputs, all or none in the end. One per generation.
@@ -379,8 +401,10 @@ class Job:
                     f"output {sink.name} ({sink.uri}) holds a commit of {self.key} for another job; use another key or output"
                 )
             case AlreadyCommitted(slot) if slot.stream is not None and slot.sink_key == str(self._key(sink)):
+                how = "a native block" if slot.stream.native else "a stream"
+                call = "job.native() or job.sql()" if slot.stream.native else "job.stream()"
                 raise InvalidInput(
-                    f"output {sink.name} holds a stream in this generation of {self.key}; write it with job.stream(), "
+                    f"output {sink.name} holds {how} in this generation of {self.key}; write it with {call}, "
                     f"or `sparkonce rerun` the job to begin anew"
                 )
             case Committed(slot) | AlreadyCommitted(slot):
@@ -429,6 +453,9 @@ class Transaction:
         self._broken.discard(output)
 
     def __enter__(self) -> Self:
+        if self._job._block is not None:  # noqa: SLF001 - see above
+            raise InvalidInput("a native block is open: its statements are committed one by one; close it first")
+        self._job._block = self  # noqa: SLF001 - see above
         self._open = True
         return self
 
@@ -436,6 +463,7 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
+        self._job._block = None  # noqa: SLF001 - see above
         if kind is not None or self._broken:
             with contextlib.suppress(OutputUnavailable):  # the error of the block must reach its author
                 self._discard()

@@ -345,9 +345,10 @@ class StreamOutput:
     def _check_opening(self, slot: Slot) -> None:
         if slot.fingerprint != self._job.assignment.fingerprint:
             self._job._written(self._sink, Conflicting(slot))
-        if slot.stream is None:
+        if slot.stream is None or slot.stream.native:
+            kind = "a plain write" if slot.stream is None else "a native block"
             raise InvalidInput(
-                f"output {self._sink.name} has a plain write in this generation of {self._job.key}; "
+                f"output {self._sink.name} has {kind} in this generation of {self._job.key}; "
                 "`sparkonce rerun` the job to write it as a stream"
             )
 

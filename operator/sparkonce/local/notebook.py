@@ -28,11 +28,13 @@ from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel, Written
 from sparkonce.driver.context import Job
 from sparkonce.driver.current import BEAT, expected_of
+from sparkonce.driver.statements import Statement, recognised
 from sparkonce.driver.stream import Streamed
 from sparkonce.errors import (
     AttemptEnded,
     Busy,
     HeldForPerson,
+    InvalidInput,
     JobFailed,
     JobMismatch,
     LaunchUnavailable,
@@ -81,6 +83,15 @@ class Replayed:
     def stream(self, frame: object) -> ReplayedStream:  # noqa: ARG002 - no query is started
         return ReplayedStream(self)
 
+    def sql(self, text: str, output: str, **options: object) -> Written:  # noqa: ARG002 - the statement is not run
+        return self.write(None, output)
+
+    @contextlib.contextmanager
+    def native(self, output: str, **options: object) -> Iterator[ReplayedNative]:  # noqa: ARG002 - it wrote nothing that could be torn
+        block = ReplayedNative(self.write(None, output))
+        with recognised(block):
+            yield block
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Replayed]:
         yield self
@@ -94,6 +105,19 @@ class Replayed:
     def fail(self, message: str) -> NoReturn:
         """Exits like `Job.fail`; the recorded result is kept."""
         sys.exit(f"sparkonce: {message}")
+
+
+class ReplayedNative:
+    """Stands in for a native block when the key has a result: its statements are not run."""
+
+    def __init__(self, written: Written) -> None:
+        self.written = written
+
+    def statement(self, statement: Statement) -> Any:
+        return statement.session.createDataFrame([], "num_affected_rows long")
+
+    def refuse(self, what: str) -> NoReturn:
+        raise InvalidInput(f"a native block takes statements on its own table, and not {what}")
 
 
 class ReplayedStream:

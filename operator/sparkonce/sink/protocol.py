@@ -39,7 +39,9 @@ know them would roll it forward with nulls. Its files may be in a separate list.
 REPLACING_SCHEMA = 5
 """Schema of a slot whose commit replaces rows of other keys and writers (`Slot.mode`), or is made in its order only (`Slot.place`): a
 release that knows neither would append, or overwrite what is newer. Its files may be listed, and in folders of `sink.groups`."""
-NEWEST_SCHEMA = REPLACING_SCHEMA
+NATIVE_SCHEMA = 6
+"""Schema of a slot in the chain of a native block (`StreamMark.native`), which a release that does not know them would end as a stream."""
+NEWEST_SCHEMA = NATIVE_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
@@ -52,6 +54,8 @@ class SinkKey(Value):
     generation: int
     batch: int | None = None
     """Number of a stream's micro-batch, which is an effect of its own; None for batch jobs and for a stream's opening."""
+    native: bool = False
+    """The batch is a statement of a native block (`sparkonce.driver.native`), which Spark commits itself."""
 
     @property
     def lineage(self) -> str:
@@ -59,7 +63,7 @@ class SinkKey(Value):
         return f"{self.key_hash}-{self.output}"
 
     def __str__(self) -> str:
-        batch = "" if self.batch is None else f"-b{self.batch}"
+        batch = "" if self.batch is None else f"-{'s' if self.native else 'b'}{self.batch}"
         return f"{self.lineage}-g{self.generation}{batch}"
 
 
@@ -155,6 +159,11 @@ class StreamMark(Value):
     files: int = 0
     origin: StreamOrigin | None = None
     """Of an opening only."""
+    native: bool | None = None
+    """True: the chain is a native block, and its batches are statements. `input` is then a digest of the statement, `rows` counts the rows
+    that the statements inserted, updated or deleted, as Spark measured them, and `bytes` and `files` what they added and left."""
+    statement: str | None = None
+    """Of a statement: what it does (`MERGE`, `append`)."""
 
     @property
     def sources(self) -> tuple[StreamSource, ...]:

@@ -53,6 +53,12 @@ refused. An attempt that finds an opening without batches searches too: the atte
 create-once object per source that the winner holds. It would have to be taken from a stream that died without rows, and nothing in the
 table shows that such a stream will never have any.
 
+**Native blocks** (`sparkonce.driver.native`) are chains, too: a statement that Spark commits itself takes the place of a batch, and the end
+says that the block ran to its end. What decides a place is again one entry of Delta's log, and the only difference is who writes it.
+Spark's commit carries one transaction identifier, so in these places (`<key>-s<n>`) the same identifier also holds the fence
+(`sink.delta.log.statement_number`): Delta refuses a statement whose identifier another entry has moved meanwhile, and skips one whose
+version is not above the table's. Only the driver ends a block, because only it knows that no statement follows: settling never does.
+
 A number that leaves a gap, another query id, or a batch after the end is an error for the user, never a merge. One long-lived lock per
 stream, or a fence object that each batch reads first, was rejected: a frozen writer passes a check that it made before it froze; the
 create of a slot does not.
@@ -187,6 +193,11 @@ def place(key: SinkKey, number: int) -> SinkKey:
     return key.model_copy(update={"batch": number})
 
 
+def within(key: SinkKey, opening: Slot) -> SinkKey:
+    """The key, as the places of the chain that was opened so are named by."""
+    return key.model_copy(update={"native": True}) if mark(opening).native else key
+
+
 def opening_of(
     key: SinkKey,
     token: int,
@@ -255,7 +266,7 @@ async def walk(sink: Sink | Places, key: SinkKey, opening: Slot) -> Chain:
     Raises:
         SparkonceError: as for `Sink.find`.
     """
-    first = mark(opening).first_batch
+    key, first = within(key, opening), mark(opening).first_batch
     newest, known, step = opening, first - 1, 1
     missing: int | None = None
     while missing is None or missing - known > 1:
@@ -276,7 +287,7 @@ async def close(sink: Sink | Places, key: SinkKey, opening: Slot, token: int, *,
     Raises:
         SparkonceError: as for `Sink.fence`. Nothing is known then; the call may be repeated.
     """
-    chain = await walk(sink, key, opening)
+    chain, key = await walk(sink, key, opening), within(key, opening)
     while not chain.ended:
         at = place(key, chain.next)
         if isinstance(sink, Linked):
@@ -296,6 +307,7 @@ async def commit(sink: Sink | Places, key: SinkKey, chain: Chain, slot: Slot) ->
         ValueError: the slot belongs to another place, or the chain has ended.
         SparkonceError: as for `Sink.commit`.
     """
+    key = within(key, chain.opening)
     if chain.ended or slot.sink_key != str(place(key, chain.next)):
         raise ValueError(f"{slot.sink_key} does not follow {chain.last.sink_key}")
     if chain.last.token > slot.token:  # the chain rule
@@ -347,6 +359,8 @@ async def settled(
 
 
 def _to_end(chain: Chain, attempt: int, fingerprint: str) -> bool:
+    if mark(chain.opening).native:
+        return False  # only its driver knows that no statement follows
     own = chain.opening.fingerprint == fingerprint and chain.last.token <= attempt
     return own and chain.batches > 0 and not chain.ended
 
@@ -358,7 +372,7 @@ async def recorded(sink: Sink | Places, key: SinkKey, opening: Slot) -> tuple[Sl
         SparkonceError: as for `Sink.find`.
     """
     found: list[Slot] = []
-    chain = Chain(opening, opening)
+    chain, key = Chain(opening, opening), within(key, opening)
     while not chain.ended:
         slot = await sink.find(place(key, chain.next))
         if slot is None:

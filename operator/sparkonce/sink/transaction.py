@@ -17,7 +17,7 @@ from sparkonce import failpoints
 from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Intent, Verdict
 from sparkonce.sink import stream
-from sparkonce.sink.protocol import CommitOutcome, Conflicting, FencedOff, Sink, SinkKey, Slot, Stuck
+from sparkonce.sink.protocol import CommitOutcome, Conflicting, FencedOff, Sink, SinkKey, Slot, StreamMark, Stuck
 from sparkonce.sink.sealed import OutputRule, sealed_slots
 
 
@@ -121,8 +121,22 @@ async def settle(
     if not missing and not partly:
         return Settlement(Verdict.ALL, found)
     notes = [f"not committed: {', '.join(sorted(missing))}"] if missing else []
-    notes += [f"a stream without its end: {', '.join(sorted(partly))}"] if partly else []
+    blocks = {
+        name: stream.mark(slot) for name in partly if (slot := found[name]) and slot.stream and slot.stream.native
+    }
+    if streams := sorted(partly - blocks.keys()):
+        notes.append(f"a stream without its end: {', '.join(streams)}")
+    notes += [f"output {name}: {_done(blocks[name])}" for name in sorted(blocks)]
     return Settlement(Verdict.SOME if committed else Verdict.NONE, found, "; ".join(notes))
+
+
+def _done(block: StreamMark) -> str:
+    """What is in the table of a native block that has not ended. The next attempt goes on after it."""
+    last = f"the last one is {block.statement}" if block.statement else "the last one has no name"
+    return (
+        f"{block.batches} statement(s) of a native block are in the table and stay there ({last}), and the block has not ended; "
+        "another attempt skips these and goes on after them"
+    )
 
 
 async def fenced(

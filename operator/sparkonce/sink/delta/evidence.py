@@ -27,8 +27,8 @@ EVIDENCE = "_sparkonce"
 SLOT = "slot.json"
 
 _NOTE = re.compile(r"fence-(\d{10})\.json$")
-_GENERATION = re.compile(r"g(\d+)(?:-b(\d+))?$")
-_SINK_KEY = re.compile(r"(.+)-(g\d+(?:-b\d+)?)$")
+_GENERATION = re.compile(r"g(\d+)(?:-[bs](\d+))?$")
+_SINK_KEY = re.compile(r"(.+)-(g\d+(?:-[bs]\d+)?)$")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
 from sparkonce.sink.delta import evidence
-from sparkonce.sink.delta.log import IDEM, LOG, slot_number
+from sparkonce.sink.delta.log import IDEM, LOG, is_closed, slot_number
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import Listed, TableObjects
@@ -67,6 +67,21 @@ def is_opening(slot: Slot) -> bool:
     return slot.stream is not None and slot.stream.part is StreamPart.OPENING
 
 
+def is_native(slot: Slot) -> bool:
+    """Whether a slot is part of a native block, whose rows Spark commits itself."""
+    return slot.stream is not None and slot.stream.native is True
+
+
+async def native_before(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
+    """Whether statements of a native block are committed for an earlier generation of the lineage, which nothing can replace by files."""
+    for run in await evidence.runs(objects, key.lineage):
+        if run.generation < key.generation and layout.is_statement(run.sink_key):
+            slot = await _committed(objects, table, run.sink_key)
+            if slot is not None and slot.stream is not None and slot.stream.batches:
+                return True
+    return False
+
+
 async def is_replaced(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
     """Whether a later, replacing generation of the lineage is committed."""
     for run in await evidence.runs(objects, key.lineage):
@@ -94,8 +109,9 @@ async def older_files(objects: TableObjects, table: DeltaSnapshot, key: SinkKey)
         _refuse_unless_listed(objects, table, key.model_copy(update={"generation": generation, "batch": None}), listed)
     for slot in standing:
         opened = stream.key_of(slot.sink_key) if is_opening(slot) else None
+        places = None if opened is None else stream.within(opened, slot)
         number = slot.stream.first_batch if slot.stream is not None else 0
-        while opened is not None and _refuse_unless_listed(objects, table, stream.place(opened, number), listed):
+        while places is not None and _refuse_unless_listed(objects, table, stream.place(places, number), listed):
             number += 1
     return [file for slot in standing for file in await files_of(objects, slot)]
 
@@ -244,9 +260,10 @@ def _commits(objects: TableObjects, table: DeltaSnapshot | None, listed: Iterabl
 def _named(entry: bytes | None) -> list[tuple[str, int]]:
     """Sink keys that an entry of the log commits, with the numbers of their slots."""
     told = [json.loads(line).get("txn") or {} for line in (entry or b"").splitlines() if b'"txn"' in line]
-    return [
+    named = [
         (each["appId"].removeprefix(IDEM), each["version"]) for each in told if each.get("appId", "").startswith(IDEM)
     ]
+    return [each for each in named if not (layout.is_statement(each[0]) and is_closed(each[1]))]
 
 
 def _evidence(
@@ -292,6 +309,8 @@ def _read(
         slot = blocking.run(evidence.read(objects, path))
         if slot is None or slot_number(slot) not in committed:
             return None
+        if is_native(slot):  # its files are Spark's, with rows of others in them
+            return slot, ()
         return slot, CommittedFile.all_of(blocking.run(files_of(objects, slot)))
     except OutputCorrupt as error:
         return str(error)

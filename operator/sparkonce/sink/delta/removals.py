@@ -18,6 +18,7 @@ from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Change
 from sparkonce.sink.series import noted_place
+from sparkonce.sink.slotlog.layout import is_statement
 from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step, operation_name
 
 DIGITS = 12
@@ -90,11 +91,12 @@ def _noted(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any
 
 
 def _replaces_all(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
-    """Whether the files that a commit adds hold no row of those that it removes: it is one of sparkonce's, or overwrites without a
-    predicate."""
+    """Whether the files that a commit adds hold no row of those that it removes: it is one of sparkonce's own writer, or overwrites without
+    a predicate. A statement of a native block is Spark's, and copies rows."""
     info = next((body for name, body in actions if name == "commitInfo"), {})
     predicate = (info.get("operationParameters") or {}).get("predicate")
-    return bool(_sink_key(actions)) or (info.get("operation") == "WRITE" and predicate in (None, "", "[]"))
+    key = _sink_key(actions)
+    return (key != "" and not is_statement(key)) or (info.get("operation") == "WRITE" and predicate in (None, "", "[]"))
 
 
 def _partition(body: Mapping[str, Any]) -> Group:

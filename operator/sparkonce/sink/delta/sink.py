@@ -48,14 +48,16 @@ from sparkonce.sink.delta import commit as plan
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import log as delta_stats
+from sparkonce.sink.delta import native as delta_native
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta import widths as delta_widths
-from sparkonce.sink.delta.inventory import inventory, is_opening, is_replaced, missing, staging_folder
+from sparkonce.sink.delta.inventory import inventory, is_native, is_opening, is_replaced, missing, staging_folder
 from sparkonce.sink.delta.partitions import laid_out
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
 from sparkonce.sink.groups import as_grouped
+from sparkonce.sink.native import UNMEASURED, Measured
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     APPEND_INSTEAD,
@@ -155,9 +157,12 @@ class DeltaTableSink:
             return Evidence.GONE
         if (skipped := skipped_result(slots[-1])) is not None:
             return skipped
+        if slots[-1].stream is not None and slots[-1].stream.input == UNMEASURED:
+            return Evidence.NOT_CHECKED
+        absent = delta_native.missing if is_native(slots[-1]) else missing
         files = [file for each in slots for file in await files_of(self._objects, each)]
         unseen = {file.path for file in files if file.path not in table.live}
-        if gone := await missing(self._objects, [file for file in files if file.path not in unseen]):
+        if gone := await absent(self._objects, [file for file in files if file.path not in unseen]):
             why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
             if not unseen:
                 return Evidence.GONE
@@ -254,6 +259,60 @@ class DeltaTableSink:
         """See `stream.Linked`."""
         return await self._commit(key, slot, after=after)
 
+    async def identity(self, key: SinkKey) -> str:
+        """See `TakesStatements.identity`."""
+        if self.uri.startswith(("s3://", "s3a://")):
+            raise OutputUnsupported(
+                f"spec.outputs[{self.name}].delta.path: Spark's Delta engine may overwrite entries of a log on S3, so no attempt can be "
+                "barred there; write it with job.write(), or keep the table on HDFS, Azure or Google Cloud Storage"
+            )
+        table = await self._log.load()
+        if table is None:
+            raise InvalidInput(
+                f"output {self.name}: there is no Delta table at {self.uri} yet, and statements write tables that exist; create it first"
+            )
+        if why := plan.unfenceable(table):
+            raise OutputUnsupported(f"statements at the Delta table {self.uri} cannot be barred: {why}")
+        older = await plan.older(self._objects, table, key, self.on_rerun)
+        if older:
+            why = older if isinstance(older, str) else plan.ROWS_STAND
+            raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {why}")
+        return table.identity
+
+    def identifier(self, key: SinkKey, token: int) -> tuple[str, int]:
+        """See `TakesStatements.identifier`."""
+        return delta_log.idem(key), delta_log.statement_number(token)
+
+    async def begin(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome | None:
+        """See `TakesStatements.begin`."""
+        found = await self.decided(key, slot, after=after)
+        if found is None and not await evidence.put_slot(self._objects, slot):
+            raise OutputUnavailable(f"the slot of {key} was deleted at {self.uri} while it was stored; nothing was run")
+        return found
+
+    async def decided(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome | None:
+        """See `TakesStatements.decided`."""
+        table = await self._log.load()
+        if (why := delta_stream.lost(table, after)) is not None or table is None:
+            return Stuck(slot, f"the Delta table {self.uri} cannot take it: {why}")
+        if (number := table.committed(key)) is not None:
+            return await self._decided(table, key, slot, number)
+        if table.fenced(key) > slot.token:
+            return FencedOff(await self._closed(table, key, slot))
+        return None
+
+    async def measured(self, key: SinkKey) -> Measured:
+        """See `TakesStatements.measured`."""
+        table = await self._log.load()
+        if table is None:
+            return Measured(rows=0, files=(), complete=False)
+        return await delta_native.measured(self._objects, table, key)
+
+    async def with_added(self, key: SinkKey, slot: Slot, files: tuple[DataFile, ...]) -> Slot:
+        """See `TakesStatements.with_added`."""
+        named = await with_files(self._objects, slot, evidence.write_folder(key, slot.token, slot.nonce), files)
+        return named.model_copy(update={"schema_": slot.schema_})
+
     async def using(self, query_id: str) -> list[Slot]:
         """See `stream.Linked`."""
         return await delta_stream.using(self._objects, await self._log.load(), query_id)
@@ -293,6 +352,8 @@ class DeltaTableSink:
                 hit("sink.skipping")
             looked = table is not None  # notes put after the table exists are followed by an entry
             why = plan.unfit(table, slot)
+            if is_native(slot):
+                files = ()  # Spark has committed them
             if why is None and files is None:
                 found = await plan.staged(self._objects, slot)
                 files, why = (None, found) if isinstance(found, str) else (found, None)
@@ -308,7 +369,7 @@ class DeltaTableSink:
             if table is None:
                 await self._create_table(slot, tries)
                 continue
-            if is_opening(slot):
+            if is_opening(slot) and not is_native(slot):
                 await delta_stream.note(self._objects, slot)
             if not await evidence.put_slot(self._objects, slot):
                 tries.conflict()
@@ -399,10 +460,12 @@ class DeltaTableSink:
         return slot
 
     async def _decided(self, table: DeltaSnapshot, key: SinkKey, slot: Slot, number: int) -> CommitOutcome:
-        if number == delta_log.slot_number(slot):
+        if number == delta_log.slot_number(slot) and not layout.is_statement(key):
             await self._objects.persist([delta_log.entry_path(table.version)])
             return Committed(slot)
         stands = await self._slot(table, key, number)
+        if stands == slot:
+            return Committed(slot)
         return AlreadyCommitted(stands) if stands.fingerprint == slot.fingerprint else Conflicting(stands)
 
     async def _closed(self, table: DeltaSnapshot | None, key: SinkKey, slot: Slot) -> Slot:

@@ -20,9 +20,22 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sparkonce.errors import OutputUnavailable
-from sparkonce.sink.delta.log import LOG, Live, entry_path, fence, idem, plain_path, position_of, series, series_text
+from sparkonce.sink.delta.log import (
+    LOG,
+    Live,
+    entry_path,
+    fence,
+    idem,
+    is_closed,
+    plain_path,
+    position_of,
+    series,
+    series_text,
+    token_in,
+)
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import SeriesPlace, SinkKey
+from sparkonce.sink.slotlog.layout import is_statement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,10 +67,14 @@ class DeltaSnapshot:
 
     def committed(self, key: SinkKey | str) -> int | None:
         """Number of a key's committed slot (`log.slot_number`); None when there is none."""
-        return self._table.transaction_version(idem(key))
+        number = self._table.transaction_version(idem(key))
+        return None if number is not None and is_statement(key) and is_closed(number) else number
 
     def fenced(self, key: SinkKey | str) -> int:
         """The lowest token that may still commit; 0 when the key was never fenced."""
+        if is_statement(key):
+            number = self._table.transaction_version(idem(key))
+            return 0 if number is None else token_in(number)
         return self._table.transaction_version(fence(key)) or 0
 
     def latest(self, place: SeriesPlace | None) -> str | None:

@@ -1,0 +1,199 @@
+"""Statements of Spark's own Delta engine in a job that is killed or frozen at their steps: each of them is in the table once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from crash.scene import HERE, Scene
+from harness.delta_jars import delta_jars
+from harness.eventually import assert_eventually
+from harness.patience import until_ended
+
+PATIENCE = 300
+"""Seconds for a command: several starts of a JVM on a busy machine."""
+FOREIGN = 5000
+MERGED = {number: (1 if number >= 5 else 0) for number in range(10)} | dict.fromkeys(range(10, 15), 100)
+WHOLE = {
+    **{number: value + (10 if number % 2 == 0 else 0) for number, value in MERGED.items()},
+    **dict.fromkeys(range(100, 103), 7),
+}
+TRUTH = {"one": MERGED, "many": WHOLE}
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}
+
+
+class Statements(Scene):
+    """A scene whose job writes a Delta table by statements; the table exists before."""
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "lake" / "orders"
+
+    def create(self) -> None:
+        rows = pa.table({"id": pa.array(range(10), pa.int64()), "v": pa.array([0] * 10, pa.int32())})
+        # This engine cannot read checkpoints with this Spark (it calls a removed method).
+        write_deltalake(str(self.table), rows, configuration={"delta.checkpointInterval": "1000"})
+
+    def read(self) -> list[tuple[int, int]]:
+        rows = DeltaTable(str(self.table)).to_pyarrow_table().to_pylist()
+        return sorted((row["id"], row["v"]) for row in rows)
+
+    def entries(self) -> list[str]:
+        return sorted(path.name for path in (self.table / "_delta_log").glob("*.json"))
+
+
+def scene_of(folder: Path, shape: str, **spec: Any) -> Statements:
+    jars = ":".join(str(jar) for jar in delta_jars())
+    template = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "spec": {
+            "type": "Python",
+            "mainApplicationFile": str(HERE / "native_spark_job.py"),
+            "arguments": [shape, str(folder / "lake" / "orders")],
+            "sparkConf": {**DELTA, "spark.driver.extraClassPath": jars},
+        },
+    }
+    outputs = [{"name": "orders", "delta": {"path": "lake/orders"}}]
+    scene = Statements(
+        folder,
+        submit=None,
+        script=HERE / "native_spark_job.py",
+        environment={"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))},
+        spec={"template": template, "outputs": outputs, "heartbeatTimeoutSeconds": 10, **spec},
+    )
+    scene.create()
+    return scene
+
+
+@pytest.fixture
+def made(tmpfs_path: Path) -> Iterator[Any]:
+    scenes: list[Statements] = []
+
+    def make(shape: str, **spec: Any) -> Statements:
+        scenes.append(scene_of(tmpfs_path, shape, **spec))
+        return scenes[-1]
+
+    yield make
+    for scene in scenes:
+        scene.clear()
+
+
+def right(scene: Statements, shape: str, *foreign: int) -> None:
+    assert scene.read() == sorted({**TRUTH[shape], **dict.fromkeys(foreign, 1)}.items())
+
+
+def killed(scene: Statements, point: str, skip: int = 0) -> None:
+    """Runs the job; driver and runner die at the step."""
+    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
+    assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)
+    runner.kill()
+    runner.wait()
+    scene.signal_attempts(signal.SIGKILL)
+    assert f"{point}=kill" in scene.hits(), scene.last_output()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "point",
+    [
+        "driver.native.open",
+        "driver.native.before",
+        "driver.native.after",
+        "driver.native.end.before",
+        "driver.write.done",
+    ],
+)
+def test_one_merge_killed_at_each_step(made: Any, point: str) -> None:
+    """Killed before, after and beside the commit of a MERGE; another writer adds a row; the job is sent again, and once more."""
+    scene = made("one")
+    killed(scene, point)
+    write_deltalake(
+        str(scene.table),
+        pa.table({"id": pa.array([FOREIGN], pa.int64()), "v": pa.array([1], pa.int32())}),
+        mode="append",
+    )
+    assert scene.finish()["phase"] == "Succeeded"
+    right(scene, "one", FOREIGN)
+    version = DeltaTable(str(scene.table)).version()
+    assert scene.finish()["phase"] == "Succeeded"
+    assert DeltaTable(str(scene.table)).version() == version
+
+
+@pytest.mark.spark
+def test_a_merge_whose_driver_dies_while_it_runs(made: Any) -> None:
+    """The driver's Python dies inside the statement, whose JVM is ended with it or later: the next attempt's MERGE is the only one."""
+    scene = made("one")
+    gate = Path(f"{scene.table}.gate")
+    gate.touch()
+    runner = scene.run()
+    assert_eventually(lambda: Path(f"{scene.table}.inside").exists() or runner.poll() is not None, PATIENCE)
+    runner.kill()
+    runner.wait()
+    scene.signal_attempts(signal.SIGKILL)
+    gate.unlink()
+    assert scene.finish()["phase"] == "Succeeded"
+    right(scene, "one")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("point", "skip"),
+    [
+        ("driver.native.before", 1),
+        ("driver.native.empty", 0),
+        ("driver.native.after", 2),
+        ("driver.native.before", 3),
+        ("driver.native.end.before", 0),
+    ],
+)
+def test_a_block_killed_between_its_statements(made: Any, point: str, skip: int) -> None:
+    """Four statements, one of which changes nothing: the next attempt skips what is done, and goes on."""
+    scene = made("many")
+    killed(scene, point, skip)
+    assert scene.finish()["phase"] == "Succeeded"
+    right(scene, "many")
+
+
+@pytest.mark.spark
+def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
+    """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The statement of the woken driver is refused by Delta."""
+    scene = made("many")
+    gate = Path(f"{scene.table}.gate")
+    gate.touch()
+    runner = scene.run()
+    assert_eventually(lambda: Path(f"{scene.table}.inside").exists() or runner.poll() is not None, PATIENCE)
+    frozen = scene.attempts()
+    scene.signal_attempts(signal.SIGSTOP)
+    runner.kill()
+    runner.wait()
+    gate.unlink()
+    assert scene.finish()["phase"] == "Succeeded"
+    right(scene, "many")
+    entries = scene.entries()
+    scene.signal_attempts(signal.SIGCONT)
+    assert_eventually(lambda: not set(frozen) & set(scene.attempts()), PATIENCE)
+    assert scene.entries() == entries
+    right(scene, "many")
+
+
+@pytest.mark.spark
+def test_three_senders_of_one_block(made: Any) -> None:
+    """Three identical commands at once: the statements are there once, and three answers agree."""
+    scene = made("many")
+    senders = [scene.run() for _ in range(3)]
+    assert [until_ended(sender, PATIENCE) for sender in senders] == [0, 0, 0]
+    right(scene, "many")

@@ -1,0 +1,51 @@
+"""The real Spark job of the crash tests of native blocks: statements that give other rows when one of them runs twice.
+
+native_spark_job.py SHAPE TABLE
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import sparkonce
+
+MERGE = (
+    "MERGE INTO delta.`{t}` t USING (SELECT id, slow(id) AS s FROM range(5, 15)) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET v = t.v + 1 WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 100)"
+)
+UPDATE = "UPDATE delta.`{t}` SET v = v + 10 WHERE id % 2 = 0"
+NOTHING = "DELETE FROM delta.`{t}` WHERE id < 0"
+
+
+def main(shape: str, table: str) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    spark.udf.register("slow", lambda number: slowly(number, table), "long")
+    job = sparkonce.current()
+    if shape == "one":
+        job.sql(MERGE.format(t=table), "orders")
+    else:
+        with job.native("orders"):
+            spark.sql(MERGE.format(t=table))
+            spark.sql(NOTHING.format(t=table))
+            spark.sql(UPDATE.format(t=table))
+            spark.range(100, 103).selectExpr("id", "7 AS v").coalesce(1).write.format("delta").mode("append").save(
+                table
+            )
+    spark.stop()
+
+
+def slowly(number: int, table: str) -> int:
+    """Waits while the test wants the statement to be under way, and shows that it is."""
+    gate = Path(f"{table}.gate")
+    while gate.exists():
+        Path(f"{table}.inside").touch()
+        time.sleep(0.05)
+    return number
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

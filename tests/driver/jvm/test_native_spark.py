@@ -1,0 +1,60 @@
+"""A native block with Spark's own Delta engine: which calls are statements, what each leaves, and which are refused before they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.delta_jars import delta_jars
+
+LIMIT = 900
+"""Seconds: one JVM and two dozen statements on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("native")
+    jars = ":".join(map(str, delta_jars()))
+    tests = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.native_spark", str(folder), jars],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads((folder / "facts.json").read_text()))
+
+
+@pytest.mark.spark
+def test_each_kind_of_statement_is_in_the_table_once(facts: dict[str, Any]) -> None:
+    """SQL and writers of a DataFrame, one of which changes nothing; a second driver issues all of them again, and nothing changes."""
+    merged = [[0, 0], [1, 0], [2, 0], [3, 1], [4, 9]]
+    updated = [[0, 10], *merged[1:]]
+    replaced = [[0, 10], [1, 5], *merged[2:]]
+    assert facts["left"] == [
+        merged,
+        updated,
+        updated,
+        [*updated, [60, 1]],
+        [*replaced, [60, 1]],
+        *([*replaced, *[[50, 1]] * times, [60, 1]] for times in (1, 2, 3, 4)),
+    ]
+    assert (facts["issued twice"], facts["done"], facts["settings"]) == (facts["left"][-1], 9, None)
+
+
+@pytest.mark.spark
+def test_what_is_no_statement_is_refused_before_it_runs(facts: dict[str, Any]) -> None:
+    """Other tables, other commands, streams, threads: InvalidInput each, and no entry of the log. Reading is allowed."""
+    assert {name: said for name, said in facts["refused"].items() if not str(said).startswith("InvalidInput")} == {}
+    assert (facts["written by refused calls"], facts["other"], facts["reads"]) == (0, 0, 10)
