@@ -43,7 +43,7 @@ def slowly(number: int, table: str) -> int:
     gate = Path(f"{table}.gate")
     while gate.exists():
         Path(f"{table}.inside").touch()
-        time.sleep(0.05)
+        time.sleep(0.05)  # polls until the test removes the gate
     return number
 
 

@@ -1,22 +1,19 @@
-"""Native blocks without a JVM: delta-rs plays Spark's engine. It commits with the identifier in the session's settings as Delta does:
-skipped if the table has that version, refused if another entry moved the identifier meanwhile. The real one is in tests/crash/long.
-"""
+"""Native blocks without a JVM: delta-rs plays Spark's engine (`harness.delta_engine`). The real one is in tests/crash/long."""
 
 from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.transaction import CommitProperties, Transaction
 
 from driver.streamed import LIVES, next_attempt, settled
 from harness.arrow_stage import table_of
+from harness.delta_engine import Engine, numbers, rows_of
 from harness.granted import Granted, granted
 from sparkonce.attempt.settle_runs import settle_run_reported
 from sparkonce.audit.findings import SEVERITY, Severity
@@ -24,89 +21,13 @@ from sparkonce.audit.tables import of_table
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Written
 from sparkonce.driver.native import Native
-from sparkonce.driver.statements import APPLICATION, METADATA, VERSION, Statement
+from sparkonce.driver.statements import Statement
 from sparkonce.errors import Fenced, InvalidInput, OutputChanged, OutputUnsupported, StatementsDiffer
 from sparkonce.local.notebook import ReplayedNative
 from sparkonce.model.record import Report, Verdict
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.protocol import Evidence
 from sparkonce.sink.transaction import Settlement
-
-
-class Conf:
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {"spark.user": "kept"}
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return self.values.get(name, default)
-
-    def set(self, name: str, value: str) -> None:
-        self.values[name] = value
-
-    def unset(self, name: str) -> None:
-        self.values.pop(name, None)
-
-
-class Described:
-    def __init__(self, identity: str) -> None:
-        self._identity = identity
-
-    def select(self, *_: str) -> Described:
-        return self
-
-    def first(self) -> dict[str, str]:
-        return {"format": "delta", "id": self._identity}
-
-
-class Engine:
-    """A session whose statements append one number to a table."""
-
-    def __init__(self, table: Path) -> None:
-        self.table, self.conf, self.ran = table, Conf(), list[int]()
-        self.rows: Callable[[int], pa.Table] = rows_of
-
-    def createDataFrame(self, rows: list[Any], schema: str) -> tuple[list[Any], str]:  # noqa: N802 - Spark's name
-        return rows, schema
-
-    def insert(self, number: int, *, during: Callable[[], object] = lambda: None, empty: bool = False) -> None:
-        """One statement, as Delta's engine runs it. during: happens between its reading of the table and its commit."""
-        self.ran.append(number)
-        application, version = self.conf.values[APPLICATION], int(self.conf.values[VERSION])
-        read = DeltaTable(str(self.table))
-        if (read.transaction_version(application) or 0) >= version:
-            return
-        during()
-        moved = DeltaTable(str(self.table)).transaction_version(application)
-        if moved != read.transaction_version(application):
-            raise RuntimeError("ConcurrentTransactionException")
-        if empty:
-            return
-        properties = CommitProperties(
-            app_transactions=[Transaction(application, version)],
-            custom_metadata={"userMetadata": self.conf.values[METADATA]},
-        )
-        write_deltalake(str(self.table), self.rows(number), mode="append", commit_properties=properties)
-
-    def statement(self, number: int, *, kind: str = "INSERT", table: Path | None = None, **options: Any) -> Statement:
-        session: Any = self
-        where = table or self.table
-        return Statement(
-            session=session,
-            kind=kind,
-            table=str(where),
-            identify=lambda: Described(str(DeltaTable(str(where)).metadata().id)),
-            digest=f"{number:064x}",
-            run=lambda: self.insert(number, **options),
-        )
-
-
-def rows_of(*numbers: int) -> pa.Table:
-    return pa.table({"n": pa.array(numbers, pa.int64())})
-
-
-def numbers(table: Path) -> list[int]:
-    read: list[Any] = DeltaTable(str(table)).to_pyarrow_table()["n"].to_pylist()
-    return sorted(read)
 
 
 @pytest.fixture
@@ -373,17 +294,22 @@ def test_what_a_block_refuses(tmp_path: Path, table: Path, engine: Engine) -> No
 
 
 def test_outputs_that_take_no_statements(tmp_path: Path, table: Path) -> None:
-    """A slot log, a declared mode, an expectation, a missing table: refused by field before anything is opened."""
+    """A slot log, a declared mode, a missing table, a table on S3: refused by field before anything is opened."""
     outputs = [
         {"name": "log", "slotLog": {"path": "log"}},
         {"name": "orders", "delta": {"path": "orders"}, "mode": "Overwrite"},
         {"name": "none", "delta": {"path": "none"}},
+        {"name": "far", "delta": {"path": "s3://lake/orders"}},
     ]
     job = granted(tmp_path, outputs=outputs).job()
     with pytest.raises(OutputUnsupported, match=r"spec.outputs\[log\].slotLog"):
         job.native("log")
     with pytest.raises(InvalidInput, match=r"spec.outputs\[orders\].mode is Overwrite"):
         job.native("orders")
+    with pytest.raises(
+        OutputUnsupported, match=r"spec.outputs\[far\].delta.path: Spark's Delta engine may overwrite .* on S3"
+    ):
+        job.native("far")
     with pytest.raises(InvalidInput, match="create it first"), job.native("none"):
         pass
     assert DeltaTable(str(table)).version() == 0

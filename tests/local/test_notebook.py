@@ -19,6 +19,7 @@ from pyarrow import parquet
 import sparkonce
 from harness import effort
 from harness.arrow_stage import arrow_stage, table_of
+from harness.delta_stage import delta_stage, numbers_in
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
 from sparkonce.blocking import run
@@ -29,6 +30,7 @@ from sparkonce.errors import (
     InvalidInput,
     JobFailed,
     JobMismatch,
+    LateInSeries,
     ResultChanged,
     ResultGone,
     StoreUnavailable,
@@ -205,6 +207,57 @@ def test_other_parameters_or_outputs_under_the_key_are_refused() -> None:
             write(2, **other)
     assert write(3, parameters={"month": 5}).replayed
     assert not Path("lake/others").exists()
+
+
+def numbers(**output: Any) -> Any:
+    """A block of its own key for each number, on a Delta table, and what the table holds afterwards."""
+
+    def written(number: int, series: Any = None) -> list[int]:
+        with sparkonce.job(f"day-{number}", outputs={"orders": output}, store="ledger.db", series=series) as held:
+            held.write(table_of(number), "orders")
+        return numbers_in(Path("lake/delta"))
+
+    return written
+
+
+@pytest.fixture
+def _delta_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkonce.sink.delta.sink.stage_with_spark", delta_stage)
+
+
+@pytest.mark.usefixtures("_delta_without_spark")
+def test_an_output_may_be_declared_as_in_a_job_file() -> None:
+    """A Delta table with a mode: each key's rows replace those before, a repeated block replays, and the relative path is that of the cell."""
+    written = numbers(delta={"path": "lake/delta"}, mode="Overwrite")
+    assert [written(1), written(2), written(2)] == [[1], [2], [2]]
+
+    with pytest.warns(ResultChanged):
+        assert written(1) == [2]
+
+
+@pytest.mark.usefixtures("_delta_without_spark")
+def test_the_keys_of_a_block_may_be_ordered() -> None:
+    """A key that is late in its series is refused, and what a later key has written stays."""
+    written = numbers(delta={"path": "lake/delta"}, mode="Overwrite")
+    assert written(2, {"name": "daily", "position": "2"}) == [2]
+    with pytest.raises(LateInSeries):
+        written(1, {"name": "daily", "position": "1"})
+    assert numbers_in(Path("lake/delta")) == [2]
+
+
+def test_an_output_that_no_job_file_could_declare_is_refused_by_field() -> None:
+    """Nothing is reserved or written; the sentence names the field as in a job file."""
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"delta": {"path": "lake/delta"}, "mode": "Upsert"}, r"spec\.outputs\[0\]\.mode"),
+        ({"slotLog": {"path": "lake/orders"}, "delta": {"path": "lake/delta"}}, r"spec\.outputs\[0\]"),
+        ({"slotLog": {"path": "lake/orders"}, "name": "other"}, "has a name already"),
+        ({"delta": "lake/delta"}, r"spec\.outputs\[0\]\.delta"),
+        ({"delta": {"path": 7}}, r"spec\.outputs\[0\]\.delta\.path"),
+    ]
+    for output, why in wrong:
+        with pytest.raises(InvalidInput, match=why), job(outputs={"orders": output}):
+            raise AssertionError("the block ran")
+    assert list(Path().iterdir()) == []
 
 
 def test_a_key_that_another_process_runs_is_busy() -> None:

@@ -19,6 +19,7 @@ from sparkonce.errors import OutputUnavailable
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta.sink import RESENDS, DeltaTableSink, digest_of
+from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -148,6 +149,18 @@ def test_fences_never_fall(delta: DeltaTableSink, key: SinkKey, table: Path) -> 
         assert run(delta.fence(key, token, fingerprint="f", by="settle")) is None
     assert [each["version"] for each in transactions(table)] == [4]
     assert isinstance(run(delta.commit(key, staged(delta, key, 3, 1))), FencedOff)
+
+
+def test_a_log_that_never_shows_our_entries_gets_few_of_them(
+    delta: DeltaTableSink, key: SinkKey, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each created entry is another version, so a call that did not end would fill the log. It ends as unknown."""
+    run(delta.commit(key, staged(delta, key, 1, 1)))
+    before = len(entries(table))
+    monkeypatch.setattr(DeltaSnapshot, "fenced", lambda *_: 0)
+    with pytest.raises(OutputUnavailable, match="the log does not show 3 entries that were created in it"):
+        run(delta.fence(later(key, 2), 5, fingerprint="f", by="test"))
+    assert len(entries(table)) == before + 3
 
 
 @pytest.mark.parametrize("token", [1, 2, 3, 9])

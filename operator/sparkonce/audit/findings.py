@@ -88,7 +88,7 @@ class Finding:
     rows: int | None = None
     """Rows that are missing at least; only of `MISSING_ROWS`."""
     known: str = ""
-    """Why a person has acknowledged it (`audit.known`); empty: nobody has."""
+    """The reason that a person gave in `--known`; empty if nobody acknowledged it."""
 
     @property
     def severity(self) -> Severity:

@@ -71,6 +71,7 @@ class Native:
             raise OutputUnsupported(
                 f"spec.outputs[{output}].{sink.kind}: statements of Spark's own engine write delta outputs only; write it with job.write()"
             )
+        sink.refuse_statements()
         if sink.mode not in (None, WriteMode.APPEND):
             raise InvalidInput(
                 f"spec.outputs[{output}].mode is {sink.mode}, and the statements of a native block say what they do; leave it out"
@@ -209,7 +210,9 @@ class Native:
         if number < chain.batches:
             return self._skipped(statement, number)
         if chain.ended:
-            raise self._differs(f"it ended after {chain.batches} statement(s), and this is one more ({statement.kind})")
+            raise self._differs(
+                f"the block ended after {chain.batches} statement(s), and this is one more ({statement.kind})"
+            )
         place = stream.place(stream.within(self._key, chain.opening), number)
         slot = native.statement_of(
             chain,
@@ -308,8 +311,9 @@ class Native:
 
     def _differs(self, why: str) -> StatementsDiffer:
         return StatementsDiffer(
-            f"the native block of {self._job.key} on {self._sink.name} does not issue the statements that it did before: {why}. Statements "
-            "are known by their order; give them the same text, with values that change in a temporary view, and run the job again"
+            f"native block of {self._job.key} on {self._sink.name}: {why}. Issue the same statements in the same order as before (values "
+            "that change belong in a temporary view that the text names), or undo those that are in the table, declare onRerun: Append "
+            "and run `sparkonce rerun -f FILE`"
         )
 
     def _require_chain(self) -> Chain:

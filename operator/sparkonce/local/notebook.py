@@ -199,9 +199,34 @@ async def _wait(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 - run without an event loop, see sparkonce.blocking
 
 
-def _document(key: str, outputs: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+OutputLike = str | os.PathLike[str] | Mapping[str, Any]
+"""The folder of a slot log, or what stands in `spec.outputs[]` of a job file, without the name."""
+
+
+def _declared(name: str, output: OutputLike) -> dict[str, Any]:
+    """An element of `spec.outputs`, with absolute paths: the cell may run from another folder next time."""
+    if not isinstance(output, Mapping):
+        return {"name": name, "slotLog": {"path": _absolute(os.fspath(output))}}
+    if "name" in output:
+        raise InvalidInput(f"outputs[{name!r}] has a name already, {name}; leave `name` out")
+    fields = {field: dict(value) if isinstance(value, Mapping) else value for field, value in output.items()}
+    for kind in ("slotLog", "delta"):
+        place = fields.get(kind)
+        if isinstance(place, dict) and isinstance(place.get("path"), str | os.PathLike):
+            place["path"] = _absolute(os.fspath(place["path"]))
+    return {"name": name, **fields}
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def _document(
+    key: str, outputs: Mapping[str, OutputLike], parameters: Mapping[str, Any], series: Mapping[str, Any] | None
+) -> dict[str, Any]:
     arguments = [f"{name}={value}" for name, value in sorted(parameters.items())]
     spec = {"type": "Python", "mainApplicationFile": INLINE, "arguments": arguments}
+    ordered = {} if series is None else {"series": dict(series)}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -209,7 +234,8 @@ def _document(key: str, outputs: Mapping[str, str], parameters: Mapping[str, Any
         "spec": {
             "idempotencyKey": key,
             "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": spec},
-            "outputs": [{"name": name, "slotLog": {"path": path}} for name, path in outputs.items()],
+            "outputs": [_declared(name, output) for name, output in outputs.items()],
+            **ordered,
             "retry": {"maxAttempts": 1000, "backoff": {"initial": "0s", "max": "0s"}},
             "stopTimeoutSeconds": 1,  # we cannot stop another notebook's process, so waiting longer is pointless
         },
@@ -220,20 +246,21 @@ def _document(key: str, outputs: Mapping[str, str], parameters: Mapping[str, Any
 def job(
     key: str,
     *,
-    outputs: Mapping[str, str],
+    outputs: Mapping[str, OutputLike],
     store: str | None = None,
     parameters: Mapping[str, Any] | None = None,
+    series: Mapping[str, Any] | None = None,
 ) -> Iterator[Job | Replayed]:
     """Runs one keyed block of code whose writes happen exactly once.
 
-    outputs: name -> folder, relative to the current one. parameters: further must-match values; another value under the same key is
-    refused. store: as for the command line.
+    outputs: name -> folder of a slot log, or a mapping with the fields of `spec.outputs[]`, such as
+    `{"delta": {"path": "lake/orders"}, "mode": "Overwrite"}`; paths are relative to the current folder. series: the fields of
+    `spec.series`. parameters: further must-match values; another value under the same key is refused. store: as for the command line.
 
-    Raises: Busy: another process runs the key. JobMismatch: the key belongs to another job. HeldForPerson: a person must resolve it first.
+    Raises: InvalidInput: an output, the series or the key is not valid, named by its field in a job file. Busy: another process runs the key. JobMismatch: the key belongs to another job. HeldForPerson: a person must resolve it first.
     ResultGone: the recorded output is gone. JobFailed: the recorded outcome is a failure, or the block did not write every output.
     StoreUnavailable: the ledger did not answer; run the cell again."""
-    places = {name: str(Path(path).absolute()) if "://" not in path else path for name, path in outputs.items()}
-    document = entrance.admit(_document(key, places, parameters or {}))
+    document = entrance.admit(_document(key, outputs, parameters or {}, series))
     prepared = preparing.assemble(document, contents={}, base=str(Path.cwd()))
     ledger = open_store(store)
     runner = LocalRunner(store=ledger, attempts=attempts_folder(ledger.url), sleep=_wait)

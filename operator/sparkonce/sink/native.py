@@ -14,7 +14,7 @@ and no commit of ours makes the rows visible; what is left to us is the place:
 | statement n | Spark | Spark's entry, whose transaction identifier is the place's with the number of this token |
 | a statement that wrote no entry | driver, after it | an entry with that identifier, made only if the place is free |
 | end | driver, after the block | an entry with that identifier, in the place after the last statement |
-| fence of tokens below t | whoever settles, and the next driver | an entry with that identifier in the first free place |
+| fence of tokens below t | whoever settles the attempt, and the next driver | an entry with that identifier in the first free place |
 
 A statement may run only once its driver has seen the place before it committed, and it counts as done only once the driver has seen its
 place committed. Spark does not say that it skipped a statement: only the table does.
@@ -64,6 +64,10 @@ class TakesStatements(Protocol):
     """Additional methods of a sink whose table Spark's own engine may write."""
 
     on_rerun: OnRerun
+
+    def refuse_statements(self) -> None:
+        """Raises: OutputUnsupported: the table lies where no statement can be barred. Sends no request."""
+        ...
 
     async def identity(self, key: SinkKey) -> str:
         """Identity of the table that a block of this key is to write.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,19 @@ class Statements(Scene):
     def read(self) -> list[tuple[int, int]]:
         rows = DeltaTable(str(self.table)).to_pyarrow_table().to_pylist()
         return sorted((row["id"], row["v"]) for row in rows)
+
+    @property
+    def gate(self) -> Path:
+        """While it exists, the MERGE waits inside its statement."""
+        return Path(f"{self.table}.gate")
+
+    def waits(self) -> subprocess.Popen[bytes]:
+        """Runs the job until its MERGE waits at the gate."""
+        self.gate.touch()
+        runner = self.run()
+        assert_eventually(lambda: Path(f"{self.table}.inside").exists() or runner.poll() is not None, PATIENCE)
+        assert runner.poll() is None, self.last_output()
+        return runner
 
     def entries(self) -> list[str]:
         return sorted(path.name for path in (self.table / "_delta_log").glob("*.json"))
@@ -137,14 +151,11 @@ def test_one_merge_killed_at_each_step(made: Any, point: str) -> None:
 def test_a_merge_whose_driver_dies_while_it_runs(made: Any) -> None:
     """The driver's Python dies inside the statement, whose JVM is ended with it or later: the next attempt's MERGE is the only one."""
     scene = made("one")
-    gate = Path(f"{scene.table}.gate")
-    gate.touch()
-    runner = scene.run()
-    assert_eventually(lambda: Path(f"{scene.table}.inside").exists() or runner.poll() is not None, PATIENCE)
+    runner = scene.waits()
     runner.kill()
     runner.wait()
     scene.signal_attempts(signal.SIGKILL)
-    gate.unlink()
+    scene.gate.unlink()
     assert scene.finish()["phase"] == "Succeeded"
     right(scene, "one")
 
@@ -172,15 +183,12 @@ def test_a_block_killed_between_its_statements(made: Any, point: str, skip: int)
 def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The statement of the woken driver is refused by Delta."""
     scene = made("many")
-    gate = Path(f"{scene.table}.gate")
-    gate.touch()
-    runner = scene.run()
-    assert_eventually(lambda: Path(f"{scene.table}.inside").exists() or runner.poll() is not None, PATIENCE)
+    runner = scene.waits()
     frozen = scene.attempts()
     scene.signal_attempts(signal.SIGSTOP)
     runner.kill()
     runner.wait()
-    gate.unlink()
+    scene.gate.unlink()
     assert scene.finish()["phase"] == "Succeeded"
     right(scene, "many")
     entries = scene.entries()

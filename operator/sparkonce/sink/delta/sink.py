@@ -102,6 +102,8 @@ RESENDS = 4
 """Creates without an answer before the outcome is reported as unknown."""
 CONFLICTS = 500
 """Conflicts in a row before we give up; each is progress of another writer."""
+UNSEEN = 3
+"""Entries that one call may create although the log, read again, shows none of them."""
 PAUSE = 0.2
 """Longest pause between two tries, in seconds; drawn at random, so that writers do not collide again."""
 
@@ -259,13 +261,16 @@ class DeltaTableSink:
         """See `stream.Linked`."""
         return await self._commit(key, slot, after=after)
 
-    async def identity(self, key: SinkKey) -> str:
-        """See `TakesStatements.identity`."""
+    def refuse_statements(self) -> None:
+        """See `TakesStatements.refuse_statements`."""
         if self.uri.startswith(("s3://", "s3a://")):
             raise OutputUnsupported(
                 f"spec.outputs[{self.name}].delta.path: Spark's Delta engine may overwrite entries of a log on S3, so no attempt can be "
-                "barred there; write it with job.write(), or keep the table on HDFS, Azure or Google Cloud Storage"
+                "barred there; write it with job.write(), or keep the table on Azure or Google Cloud Storage"
             )
+
+    async def identity(self, key: SinkKey) -> str:
+        """See `TakesStatements.identity`."""
         table = await self._log.load()
         if table is None:
             raise InvalidInput(
@@ -495,6 +500,7 @@ class DeltaTableSink:
 
     async def _append(self, table: DeltaSnapshot, entry: bytes, point: str, tries: _Tries) -> None:
         """Creates the next version of the log. Returns nothing: only the reloaded table shows whether it landed."""
+        tries.check()
         try:
             hit(f"{point}.before")
             created = await self._objects.create(delta_log.entry_path(table.version + 1), entry)
@@ -504,7 +510,9 @@ class DeltaTableSink:
             return
         if not created:
             tries.conflict()
-        elif (table.version + 1) % table.checkpoint_interval == 0:
+            return
+        tries.created += 1
+        if (table.version + 1) % table.checkpoint_interval == 0:
             hit("sink.delta.checkpoint.before")
             await self._log.checkpoint(table)
 
@@ -537,13 +545,20 @@ class _Tries:
     """Counts repeated creates; raises OutputUnavailable with one sentence at the limit."""
 
     def __init__(self, unknown: str) -> None:
-        self._unknown, self._lost, self._conflicts = unknown, 0, 0
+        self._unknown, self._lost, self._conflicts, self.created = unknown, 0, 0, 0
 
     def lost(self, error: Exception) -> None:
         self._lost += 1
         if self._lost >= RESENDS:
             raise OutputUnavailable(f"{error}; {self._unknown} is unknown") from error
         _pause(self._lost)
+
+    def check(self) -> None:
+        """Raises: OutputUnavailable: entries of ours that the log, read again, does not show may not fill it."""
+        if self.created >= UNSEEN:
+            raise OutputUnavailable(
+                f"the log does not show {UNSEEN} entries that were created in it; {self._unknown} is unknown, look at the newest entries"
+            )
 
     def conflict(self) -> None:
         self._conflicts += 1
