@@ -1,7 +1,7 @@
 """delta-rs in place of Spark's Delta engine, for native blocks without a JVM.
 
-It commits with the identifier in the session's settings as Delta does: skipped if the table has that version, refused if another entry moved
-the identifier meanwhile.
+It commits with the identifier in the session's settings as Delta does: skipped if the table has that version, refused if another entry
+moved the identifier meanwhile.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _delta_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_delta_without_spark")
 def test_an_output_may_be_declared_as_in_a_job_file() -> None:
-    """A Delta table with a mode: each key's rows replace those before, a repeated block replays, and the relative path is that of the cell."""
+    """A Delta table with a mode: each key's rows replace those before, and a repeated block replays."""
     written = numbers(delta={"path": "lake/delta"}, mode="Overwrite")
     assert [written(1), written(2), written(2)] == [[1], [2], [2]]
 

@@ -257,9 +257,10 @@ def job(
     `{"delta": {"path": "lake/orders"}, "mode": "Overwrite"}`; paths are relative to the current folder. series: the fields of
     `spec.series`. parameters: further must-match values; another value under the same key is refused. store: as for the command line.
 
-    Raises: InvalidInput: an output, the series or the key is not valid, named by its field in a job file. Busy: another process runs the key. JobMismatch: the key belongs to another job. HeldForPerson: a person must resolve it first.
-    ResultGone: the recorded output is gone. JobFailed: the recorded outcome is a failure, or the block did not write every output.
-    StoreUnavailable: the ledger did not answer; run the cell again."""
+    Raises: InvalidInput: an output, the series or the key is not valid, named by its field in a job file. Busy: another process runs the
+    key. JobMismatch: the key belongs to another job. HeldForPerson: a person must resolve it first. ResultGone: the recorded output is
+    gone. JobFailed: the recorded outcome is a failure, or the block did not write every output. StoreUnavailable: the ledger did not
+    answer; run the cell again."""
     document = entrance.admit(_document(key, outputs, parameters or {}, series))
     prepared = preparing.assemble(document, contents={}, base=str(Path.cwd()))
     ledger = open_store(store)

@@ -135,8 +135,8 @@ def _done(block: StreamMark) -> str:
     last = f"the last one is {block.statement}" if block.statement else "the last one has no name"
     return (
         f"{block.batches} statement(s) of a native block are in the table and stay there ({last}), and the block has not ended; "
-        "another attempt of the same script skips these and goes on after them; to run another script, undo them, declare onRerun: Append and "
-        "run `sparkonce rerun -f FILE`"
+        "another attempt of the same script skips these and goes on after them; to run another script, undo them, declare "
+        "onRerun: Append and run `sparkonce rerun -f FILE`"
     )
 
 
