@@ -26,7 +26,8 @@ from sparkonce.audit.findings import Finding, Kind
 from sparkonce.audit.places import open_place
 from sparkonce.blocking import run
 from sparkonce.sink.delta.evidence import put_slot
-from sparkonce.sink.delta.log import entry_path, idem, slot_number
+from sparkonce.sink.delta.log import entry_path, idem
+from sparkonce.sink.delta.numbering import slot_number
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Committed, Inventory, Sink, SinkKey, Slot
 from sparkonce.sink.slotlog import layout

@@ -17,8 +17,8 @@ from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnsafe, OutputUn
 from sparkonce.model.record import Intent, Verdict
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import evidence
-from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta.inventory import staging_folder
+from sparkonce.sink.delta.numbering import slot_number
 from sparkonce.sink.delta.sink import DeltaTableSink, digest_of, open_delta
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.open import open_sink
@@ -371,5 +371,5 @@ def test_the_number_of_a_slot_is_golden() -> None:
         nonce="n",
         files=(DataFile(path="p", rows=1, bytes=2, digest="d"),),
     )
-    assert delta_log.slot_number(slot) == int(digest_of(slot)[:16], 16) >> 1
-    assert 0 <= delta_log.slot_number(slot) < 2**63
+    assert slot_number(slot) == int(digest_of(slot)[:16], 16) >> 1
+    assert 0 <= slot_number(slot) < 2**63

@@ -391,3 +391,31 @@ def test_a_path_with_odd_characters_works(tmp_path: Path, key: SinkKey) -> None:
     assert run(sink.find(key)) == slot
     assert run(sink.probe(key, digest_of(slot))) is Evidence.PRESENT
     assert (folder / slot.files[0].path).exists()
+
+
+@pytest.mark.parametrize("place", [{}, {"batch": 0}, {"batch": 12}, {"batch": 3, "native": True}])
+@pytest.mark.parametrize("output", ["orders", "b-g2", "a-b1-s2"])
+def test_the_text_of_a_sink_key_names_that_key_alone(output: str, place: dict[str, int]) -> None:
+    """Outputs may look like the end of a sink key; the lineage and the run make up the text."""
+    key = SinkKey(key_hash="0f" * 32, output=output, generation=7, **place)  # type: ignore[arg-type]  # batch and native
+    assert SinkKey.parse(str(key)) == key
+    assert f"{key.lineage}-{key.run}" == str(key)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "orders",
+        "-orders-g1",
+        "f-orders",
+        "f-orders-g",
+        "f-orders-g01",
+        "f-orders-g1-c1",
+        "f-orders-g1\n",
+        f"f-orders-g{'9' * 5000}",
+    ],
+)
+def test_what_is_no_sink_key_is_none(text: str) -> None:
+    """Also texts that would spell a key otherwise than the key itself, and numbers too long to be read."""
+    assert SinkKey.parse(text) is None

@@ -195,8 +195,9 @@ def _slot(record: Record, output: str, text: object) -> Slot | None:
         slot = Slot.model_validate(text)
     except ValidationError:
         return None
-    key = str(SinkKey(key_hash=record.key_hash, output=output, generation=record.generation))
-    here = slot.sink_key == key or slot.sink_key.startswith((f"{key}-b", f"{key}-s"))
+    named = SinkKey.parse(slot.sink_key)
+    key = SinkKey(key_hash=record.key_hash, output=output, generation=record.generation)
+    here = named is not None and named.whole == key
     return slot if here and slot.state is SlotState.COMMITTED and slot.dump() == text else None
 
 

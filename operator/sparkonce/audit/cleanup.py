@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sparkonce.audit.findings import sink_key_of
 from sparkonce.audit.ledger import one_line
 from sparkonce.audit.places import AuditedTable
 from sparkonce.audit.tables import orphans
 from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError
-from sparkonce.sink.protocol import Inventory
+from sparkonce.sink.protocol import Inventory, SinkKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ def _swept(place: AuditedTable, table: Inventory) -> SweptTable:
     problems = []
     names = list(dict.fromkeys(each.sink_key for each in table.staged if each.unreachable))
     for number, text in enumerate(names, 1):
-        key = sink_key_of(text)
+        key = SinkKey.parse(text)
         if key is None:
             problems.append(f"{table.uri}: {text!r} is not a sink key; its folders are kept")
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sparkonce.audit.findings import Finding, Kind, sink_key_of
+from sparkonce.audit.findings import Finding, Kind
 from sparkonce.audit.ledger import Known, LedgerContents
 from sparkonce.audit.tables import is_unreadable
 from sparkonce.model.record import Outcome, OutputResult, State
@@ -36,7 +36,9 @@ def of_ledger(ledger: LedgerContents, tables: Sequence[Inventory], *, purges: st
 
 def unknown_keys(ledger: LedgerContents, tables: Iterable[Inventory]) -> set[str]:
     """Key hashes that commits name and that have not been looked up in the ledger."""
-    named = {key.key_hash for table in tables for effect in table.effects if (key := sink_key_of(effect.slot.sink_key))}
+    named = {
+        key.key_hash for table in tables for effect in table.effects if (key := SinkKey.parse(effect.slot.sink_key))
+    }
     return {
         each
         for each in named
@@ -49,7 +51,7 @@ def _finding(table: Inventory, kind: Kind, key: SinkKey, what: str, todo: str) -
 
 
 def _of_effect(ledger: LedgerContents, table: Inventory, effect: Effect) -> Iterator[Finding]:
-    key = sink_key_of(effect.slot.sink_key)
+    key = SinkKey.parse(effect.slot.sink_key)
     if key is None:
         said = f"{effect.commit}: {effect.slot.sink_key!r} is not a sink key"
         yield Finding(
@@ -115,7 +117,7 @@ def _twice(tables: Sequence[Inventory]) -> Iterator[Finding]:
         for sink_key in {effect.slot.sink_key for effect in table.effects}:
             places[sink_key].append(table)
     for sink_key, where in places.items():
-        key = sink_key_of(sink_key)
+        key = SinkKey.parse(sink_key)
         if key is not None and len(where) > 1:
             said = f"{sink_key} is committed in {len(where)} tables: {', '.join(table.uri for table in where)}"
             yield _finding(

@@ -7,12 +7,11 @@ kills has staging to sweep and is nevertheless correct.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sparkonce.sink.protocol import Change, SinkKey
+from sparkonce.sink.protocol import Change
 
 
 class Severity(StrEnum):
@@ -129,21 +128,3 @@ def in_order(findings: list[Finding]) -> list[Finding]:
     """Sorted by severity, the most severe first."""
     severities, kinds = list(Severity), list(Kind)
     return sorted(findings, key=lambda f: (severities.index(f.severity), kinds.index(f.kind), f.table, f.subject))
-
-
-_SINK_KEY = re.compile(r"([^-]+)-(.+)-g(\d+)(?:-([bs])(\d+))?$")
-
-
-def sink_key_of(text: str) -> SinkKey | None:
-    """Parses a sink key; None if it is not one. A key's hash contains no hyphen."""
-    match = _SINK_KEY.fullmatch(text)
-    if match is None:
-        return None
-    key_hash, output, generation, letter, batch = match.groups()
-    return SinkKey(
-        key_hash=key_hash,
-        output=output,
-        generation=int(generation),
-        batch=None if batch is None else int(batch),
-        native=letter == "s",
-    )

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkonce.audit.findings import Finding, Kind, Severity, sink_key_of
+from sparkonce.audit.findings import Finding, Kind, Severity
+from sparkonce.sink.protocol import SinkKey
 
 NAMED = 3
 """Members that a group names."""
@@ -92,7 +93,7 @@ def grouped(findings: Sequence[Finding], names: Names) -> list[FindingGroup]:
 
 def name_of(finding: Finding, names: Names) -> str:
     """A finding among others of its group: the key as its owner wrote it, or the path."""
-    key = sink_key_of(finding.subject)
+    key = SinkKey.parse(finding.subject)
     if key is None or "/" in finding.subject:
         return names[finding.subject].key if finding.subject in names else finding.subject
     named = names.get(key.key_hash)

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sparkonce.audit.files import Wrong
-from sparkonce.audit.findings import Finding, Kind, sink_key_of
-from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, StagedFolder
+from sparkonce.audit.findings import Finding, Kind
+from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, SinkKey, StagedFolder
 from sparkonce.sink.slotlog import layout
 
 OWN = "slotLog"
@@ -205,10 +205,9 @@ def _chains(table: Inventory) -> Iterator[Finding]:
     """The batches of a stream are contiguous: a missing one means lost rows."""
     chains: dict[str, dict[int, Effect]] = defaultdict(dict)
     for effect in table.effects:
-        key, stream = sink_key_of(effect.slot.sink_key), effect.slot.stream
+        key, stream = SinkKey.parse(effect.slot.sink_key), effect.slot.stream
         if key is not None and stream is not None and key.batch is not None:
-            letter = "s" if key.native else "b"
-            chains[f"{key.model_copy(update={'batch': None})}-{letter}"][key.batch] = effect
+            chains[str(key).removesuffix(str(key.batch))][key.batch] = effect
     for name, batches in chains.items():
         any_of = next(iter(batches.values()))
         first = any_of.slot.stream.first_batch if any_of.slot.stream else 0
@@ -366,8 +365,11 @@ def orphans(table: Inventory) -> Iterator[StagedFolder]:
 
 def is_unreadable(table: Inventory, sink_key: str) -> bool:
     """True if the key's evidence is already reported as unreadable, so that its consequences are not reported again."""
-    lineage, _, run = sink_key.rpartition("-g")
-    names = (sink_key, f"{lineage}/g{run}")  # in its own folder, or below its lineage's
+    key = SinkKey.parse(sink_key)
+    names = (
+        sink_key,
+        *(() if key is None else (f"{key.lineage}/{key.run}",)),
+    )  # in its own folder, or below its lineage's
     return any(name in said for said in table.unreadable for name in names)
 
 

@@ -15,10 +15,11 @@ Source: research notes on exactly-once output; Kleppmann's fencing argument, wit
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import Field
 
@@ -46,6 +47,10 @@ FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
 
+_NUMBER = r"0|[1-9][0-9]{0,18}"
+_SINK_KEY = re.compile(rf"([^-]+)-(.+)-g({_NUMBER})(?:-([bs])({_NUMBER}))?")
+
+
 class SinkKey(Value):
     """Identity of one effect."""
 
@@ -57,14 +62,39 @@ class SinkKey(Value):
     native: bool = False
     """The batch is a statement of a native block (`sparkonce.driver.native`), which Spark commits itself."""
 
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The key whose text this is; None if it is not one. A key's hash contains no hyphen."""
+        match = _SINK_KEY.fullmatch(text)
+        if match is None:
+            return None
+        key_hash, output, generation, letter, batch = match.groups()
+        return cls(
+            key_hash=key_hash,
+            output=output,
+            generation=int(generation),
+            batch=None if batch is None else int(batch),
+            native=letter == "s",
+        )
+
     @property
     def lineage(self) -> str:
         """Common to all generations of one output of a key: the unit that a rerun replaces."""
         return f"{self.key_hash}-{self.output}"
 
-    def __str__(self) -> str:
+    @property
+    def run(self) -> str:
+        """Its name within the lineage."""
         batch = "" if self.batch is None else f"-{'s' if self.native else 'b'}{self.batch}"
-        return f"{self.lineage}-g{self.generation}{batch}"
+        return f"g{self.generation}{batch}"
+
+    @property
+    def whole(self) -> SinkKey:
+        """The key of the whole output: of the opening, if this is a place in a chain."""
+        return self.model_copy(update={"batch": None, "native": False})
+
+    def __str__(self) -> str:
+        return f"{self.lineage}-{self.run}"
 
 
 class SlotState(StrEnum):

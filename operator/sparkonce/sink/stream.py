@@ -56,7 +56,7 @@ table shows that such a stream will never have any.
 **Native blocks** (`sparkonce.driver.native`) are chains, too: a statement that Spark commits itself takes the place of a batch, and the end
 says that the block ran to its end. What decides a place is again one entry of Delta's log, and the only difference is who writes it.
 Spark's commit carries one transaction identifier, so in these places (`<key>-s<n>`) the same identifier also holds the fence
-(`sink.delta.log.statement_number`): Delta refuses a statement whose identifier another entry has moved meanwhile, and skips one whose
+(`sink.delta.numbering`): Delta refuses a statement whose identifier another entry has moved meanwhile, and skips one whose
 version is not above the table's. Only the driver ends a block, because only it knows that no statement follows: settling never does.
 
 A number that leaves a gap, another query id, or a batch after the end is an error for the user, never a merge. One long-lived lock per
@@ -181,11 +181,8 @@ def mark(slot: Slot) -> StreamMark:
 
 def key_of(sink_key: str) -> SinkKey | None:
     """The key that a sink key's text names, ignoring its batch; None if the text is not a sink key."""
-    parsed = layout.lineage_of(sink_key)
-    if parsed is None:
-        return None
-    key_hash, _, output = parsed[0].partition("-")
-    return SinkKey(key_hash=key_hash, output=output, generation=parsed[1])
+    key = SinkKey.parse(sink_key)
+    return None if key is None else key.whole
 
 
 def place(key: SinkKey, number: int) -> SinkKey:

@@ -18,12 +18,13 @@ from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta import widths as delta_widths
-from sparkonce.sink.delta.inventory import STAGING, is_native, is_opening, missing, native_before, older_files
+from sparkonce.sink.delta.inventory import STAGING, earlier, is_native, is_opening, missing
+from sparkonce.sink.delta.numbering import numbering
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
 from sparkonce.sink.series import is_before
-from sparkonce.sink.slotlog.layout import files_of, is_statement
+from sparkonce.sink.slotlog.layout import files_of
 
 ROWS_STAND = "an earlier generation wrote it, and statements replace no files of it; declare onRerun: Append, and they run on top"
 NATIVE_STANDS = (
@@ -121,7 +122,7 @@ async def replaced(
     objects: TableObjects, table: DeltaSnapshot, key: SinkKey, slot: Slot, files: Sequence[DataFile]
 ) -> list[str] | str:
     """Paths of the live files that a commit removes, or why it cannot. files: those that it adds."""
-    if is_opening(slot) or is_native(slot):
+    if is_opening(slot) or not numbering(key).own_rows:
         return []
     if slot.mode is None:
         found = await older(objects, table, key, slot.on_rerun)
@@ -149,11 +150,10 @@ async def _of_partitions(
         if tuple(delta_log.typed(delta_log.value_text(values.get(name)), kind) for name, kind in columns) in partitions
     ]
     if slot.on_rerun is OnRerun.REPLACE and key.generation > 1:
-        if await native_before(objects, table, key):
+        before = await earlier(objects, table, key)
+        if before.statements:
             return NATIVE_STANDS
-        rest = [
-            file for file in await older_files(objects, table, key) if file.rows and written(file) not in partitions
-        ]
+        rest = [file for file in before.files if file.rows and written(file) not in partitions]
         if lost := [file.path for file in rest if file.path not in table.live]:
             return _lost(lost)
         removed += [file.path for file in rest]
@@ -180,9 +180,10 @@ async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_re
     before = delta_stream.before(key)
     if before is not None and table.committed(before) is not None:
         return []  # the stream's first batch has replaced them
-    if await native_before(objects, table, key):
+    found = await earlier(objects, table, key)
+    if found.statements:
         return NATIVE_STANDS
-    files = await older_files(objects, table, key)
+    files = list(found.files)
     if not files:
         return []
     if why := unreplaceable(table):
@@ -218,10 +219,8 @@ def commit_entry(
     }
     actions = [
         delta_log.commit_info("WRITE", parameters, now=now, blind=not removed and slot.mode is None, notes=notes),
-        delta_log.txn(delta_log.idem(key), delta_log.slot_number(slot), now=now),
+        *_set(numbering(key).commit(slot, fenced=table.fenced(key)), now),
     ]
-    if not is_statement(key):
-        actions.append(delta_log.txn(delta_log.fence(key), max(slot.token, table.fenced(key)), now=now))
     if slot.place is not None and not is_before(slot.place, table.latest(slot.place)):
         actions.append(delta_log.txn(delta_log.series(slot.place), slot.place.order, now=now))
         actions.append(delta_log.txn(delta_log.series_text(slot.place), delta_log.spelled(slot.place), now=now))
@@ -260,9 +259,11 @@ def fence_entry(key: SinkKey, token: int) -> bytes:
     now = _now()
     notes = {"sinkKey": str(key), "fence": token}
     info = delta_log.commit_info("WRITE", {"mode": "Append"}, now=now, blind=True, notes=notes)
-    if is_statement(key):
-        return delta_log.render([info, delta_log.txn(delta_log.idem(key), delta_log.closed_number(token), now=now)])
-    return delta_log.render([info, delta_log.txn(delta_log.fence(key), token, now=now)])
+    return delta_log.render([info, *_set(numbering(key).bar(token), now)])
+
+
+def _set(versions: Mapping[str, int], now: int) -> list[delta_log.Action]:
+    return [delta_log.txn(identifier, version, now=now) for identifier, version in versions.items()]
 
 
 def table_entry(slot: Slot) -> bytes | str:

@@ -3,7 +3,7 @@
     _sparkonce/<lineage>/g<generation>[-b<batch>]/<token>-<nonce>/slot.json     put before the commit that names it
     _sparkonce/<lineage>/g<generation>[-b<batch>]/fence-<token>.json            put before the fence that it records
 
-The log records *that* a slot is committed, and which one (`log.slot_number`); the create-once object holds its contents, because a log's
+The log records *that* a slot is committed, and which one (`numbering`); the create-once object holds its contents, because a log's
 `commitInfo` is cleaned up after a month. Lineages are folders, so that finding what a rerun replaces costs one listing, however many keys
 a table has. VACUUM skips folders that begin with an underscore.
 
@@ -15,10 +15,9 @@ attempts for ever and creates no empty table.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.delta.log import slot_number
+from sparkonce.sink.delta.numbering import slot_number
 from sparkonce.sink.objects.protocol import TableObjects, create_heard
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 from sparkonce.sink.slotlog import layout
@@ -27,24 +26,14 @@ EVIDENCE = "_sparkonce"
 SLOT = "slot.json"
 
 _NOTE = re.compile(r"fence-(\d{10})\.json$")
-_GENERATION = re.compile(r"g(\d+)(?:-[bs](\d+))?$")
-_SINK_KEY = re.compile(r"(.+)-(g\d+(?:-[bs]\d+)?)$")
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A run of the same lineage, parsed from a folder's name: sink key and generation."""
-
-    sink_key: str
-    generation: int
 
 
 def folder_of(sink_key: SinkKey | str) -> str:
     """The folder with all evidence of one sink key."""
-    match = _SINK_KEY.match(str(sink_key))
-    if match is None:
+    key = sink_key if isinstance(sink_key, SinkKey) else SinkKey.parse(sink_key)
+    if key is None:
         raise ValueError(f"{sink_key} is no sink key")
-    return f"{EVIDENCE}/{match[1]}/{match[2]}"
+    return f"{EVIDENCE}/{key.lineage}/{key.run}"
 
 
 def write_folder(sink_key: SinkKey | str, token: int, nonce: str) -> str:
@@ -132,11 +121,9 @@ async def closed_by(objects: TableObjects, key: SinkKey, token: int) -> str:
     return "a later attempt"
 
 
-async def runs(objects: TableObjects, lineage: str) -> list[Earlier]:
-    """The generations (and batches) of a lineage that have evidence, in order."""
-    found = []
-    for folder in await objects.folders(f"{EVIDENCE}/{lineage}"):
-        name = folder.rpartition("/")[2]
-        if match := _GENERATION.match(name):
-            found.append((int(match[1]), int(match[2] or 0), Earlier(f"{lineage}-{name}", int(match[1]))))
-    return [each for _, _, each in sorted(found, key=lambda one: one[:2])]
+async def runs(objects: TableObjects, lineage: str) -> list[SinkKey]:
+    """The generations (and their batches and statements) of a lineage that have evidence, in order."""
+    folders = await objects.folders(f"{EVIDENCE}/{lineage}")
+    named = (SinkKey.parse(f"{lineage}-{folder.rpartition('/')[2]}") for folder in folders)
+    found = [key for key in named if key is not None and key.lineage == lineage]
+    return sorted(found, key=lambda key: (key.generation, key.batch or 0))

@@ -17,7 +17,8 @@ from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
 from sparkonce.sink.delta import evidence
-from sparkonce.sink.delta.log import IDEM, LOG, is_closed, slot_number
+from sparkonce.sink.delta.log import IDEM, LOG
+from sparkonce.sink.delta.numbering import numbering, slot_number
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import Listed, TableObjects
@@ -53,13 +54,15 @@ def staging_folder(key: SinkKey | str, token: int, nonce: str) -> str:
 
 
 async def missing(objects: TableObjects, files: Iterable[DataFile]) -> list[str]:
-    """Paths that do not exist with their recorded size: one listing per write, no file is read."""
+    """Paths that do not exist with their recorded size; no file is read. One listing per write of ours, and one request for each file
+    of another engine, which puts the files of all writers into the same folders."""
     named = {file.path: file.bytes for file in files}
-    for folder in dict.fromkeys("/".join(path.split("/")[:2]) for path in list(named)):
+    own = {path: folder for path in named if (folder := _write_of(path)) is not None}
+    for folder in dict.fromkeys(own.values()):
         for each in await objects.list(folder):
             if named.get(each.path) == each.bytes:
                 del named[each.path]
-    return list(named)
+    return [path for path in named if path in own or await objects.tail(path, 1) is None]
 
 
 def is_opening(slot: Slot) -> bool:
@@ -72,48 +75,55 @@ def is_native(slot: Slot) -> bool:
     return slot.stream is not None and slot.stream.native is True
 
 
-async def native_before(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
-    """Whether statements of a native block are committed for an earlier generation of the lineage, which nothing can replace by files."""
-    for run in await evidence.runs(objects, key.lineage):
-        if run.generation < key.generation and layout.is_statement(run.sink_key):
-            slot = await _committed(objects, table, run.sink_key)
-            if slot is not None and slot.stream is not None and slot.stream.batches:
-                return True
-    return False
-
-
 async def is_replaced(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> bool:
     """Whether a later, replacing generation of the lineage is committed."""
     for run in await evidence.runs(objects, key.lineage):
         if run.generation > key.generation:
-            slot = await _committed(objects, table, run.sink_key)
+            slot = await _committed(objects, table, run)
             if slot is not None and slot.on_rerun is OnRerun.REPLACE and not is_opening(slot):
                 return True
     return False
 
 
-async def older_files(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> list[DataFile]:
-    """Files of earlier generations of the lineage that no committed generation has replaced yet.
+@dataclass(frozen=True)
+class Earlier:
+    """What the earlier generations of a lineage wrote and no committed generation has replaced yet."""
+
+    files: tuple[DataFile, ...] = ()
+    statements: bool = False
+    """Another engine committed rows for one of them, which no commit can replace by files; `files` is then empty."""
+
+
+async def earlier(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> Earlier:
+    """What the earlier generations of the lineage wrote.
 
     A stream's first batch replaces the earlier generations; later batches find nothing left to replace.
     Raises: OutputCorrupt when the files of a committed earlier generation cannot be read any more. The log alone shows that one is
     committed, also where the whole folder with its evidence was deleted."""
     runs = [run for run in await evidence.runs(objects, key.lineage) if run.generation <= key.generation]
-    stand = [(run.generation, await _committed(objects, table, run.sink_key)) for run in runs]
-    slots = [(generation, slot) for generation, slot in stand if slot is not None]
+    stand = [(run, await _committed(objects, table, run)) for run in runs]
+    if any(
+        run.generation < key.generation
+        and not numbering(run).own_rows
+        and slot is not None
+        and stream.mark(slot).batches
+        for run, slot in stand
+    ):
+        return Earlier(statements=True)
+    slots = [(run.generation, slot) for run, slot in stand if slot is not None]
     replacing = (at for at, slot in slots if slot.on_rerun is OnRerun.REPLACE and not is_opening(slot))
     first = max(replacing, default=0)
     standing = [slot for at, slot in slots if first <= at < key.generation]
-    listed = {run.sink_key for run in runs}
+    listed = {str(run) for run in runs}
     for generation in range(max(1, first), key.generation):
-        _refuse_unless_listed(objects, table, key.model_copy(update={"generation": generation, "batch": None}), listed)
+        _refuse_unless_listed(objects, table, key.whole.model_copy(update={"generation": generation}), listed)
     for slot in standing:
         opened = stream.key_of(slot.sink_key) if is_opening(slot) else None
         places = None if opened is None else stream.within(opened, slot)
         number = slot.stream.first_batch if slot.stream is not None else 0
         while places is not None and _refuse_unless_listed(objects, table, stream.place(places, number), listed):
             number += 1
-    return [file for slot in standing for file in await files_of(objects, slot)]
+    return Earlier(tuple([file for slot in standing for file in await files_of(objects, slot)]))
 
 
 def _refuse_unless_listed(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, listed: Collection[str]) -> bool:
@@ -124,13 +134,13 @@ def _refuse_unless_listed(objects: TableObjects, table: DeltaSnapshot, key: Sink
     return committed
 
 
-async def _committed(objects: TableObjects, table: DeltaSnapshot, sink_key: str) -> Slot | None:
-    number = table.committed(sink_key)
+async def _committed(objects: TableObjects, table: DeltaSnapshot, key: SinkKey) -> Slot | None:
+    number = table.committed(key)
     if number is None:
         return None
-    slot = await evidence.numbered(objects, sink_key, number)
+    slot = await evidence.numbered(objects, key, number)
     if slot is None:
-        raise evidence.lost(objects, sink_key)
+        raise evidence.lost(objects, key)
     return slot
 
 
@@ -154,8 +164,7 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
     rows = [each for each in listed if not each.path.startswith("_")]
     folders: dict[str, list[Listed]] = {}
     for each in rows:
-        folder = "/".join(each.path.split("/")[:2])
-        if folder.startswith(STAGING) and layout.staged(folder) is not None:
+        if (folder := _write_of(each.path)) is not None:
             folders.setdefault(folder, []).append(each)
     commits = _commits(objects, table, everything)
     found = _evidence(objects, table, listed, {_key_of(folder) for folder in folders}, commits)
@@ -263,7 +272,7 @@ def _named(entry: bytes | None) -> list[tuple[str, int]]:
     named = [
         (each["appId"].removeprefix(IDEM), each["version"]) for each in told if each.get("appId", "").startswith(IDEM)
     ]
-    return [each for each in named if not (layout.is_statement(each[0]) and is_closed(each[1]))]
+    return [(sink_key, number) for sink_key, number in named if numbering(sink_key).commits(number)]
 
 
 def _evidence(
@@ -309,11 +318,17 @@ def _read(
         slot = blocking.run(evidence.read(objects, path))
         if slot is None or slot_number(slot) not in committed:
             return None
-        if is_native(slot):  # its files are Spark's, with rows of others in them
+        if not numbering(slot.sink_key).own_rows:  # the files have rows of others in them
             return slot, ()
         return slot, CommittedFile.all_of(blocking.run(files_of(objects, slot)))
     except OutputCorrupt as error:
         return str(error)
+
+
+def _write_of(path: str) -> str | None:
+    """The folder of the write call that staged a file; None for a file of another writer."""
+    folder = "/".join(path.split("/")[:2])
+    return folder if folder.startswith(STAGING) and layout.staged(folder) is not None else None
 
 
 def _key_of(folder: str) -> str:

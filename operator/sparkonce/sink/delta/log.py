@@ -27,7 +27,6 @@ sealed slot forward does not. No decision depends on them.
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 import unicodedata
 import uuid
@@ -38,8 +37,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from sparkonce.sink import groups
-from sparkonce.sink.protocol import DataFile, SeriesPlace, SinkKey, Slot, StreamPart
-from sparkonce.sink.slotlog import layout
+from sparkonce.sink.protocol import DataFile, SeriesPlace, SinkKey
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
@@ -116,41 +114,6 @@ def position_of(order: int, text: int | None) -> str:
         return digits
     day = "-".join(part for part in (digits[:4], digits[4:6], digits[6:8]) if part != "00")
     return day if digits[8:14] == "000000" else f"{day}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
-
-
-def slot_number(slot: Slot) -> int:
-    """63 bits of the digest of the slot's bytes: transaction versions are signed 64-bit numbers. Of a native block's places see
-    `statement_number`."""
-    if layout.is_statement(slot.sink_key):
-        ends = slot.stream is not None and slot.stream.part is StreamPart.END
-        return end_number(slot.token) if ends else statement_number(slot.token)
-    return int.from_bytes(hashlib.sha256(layout.encode(slot)).digest()[:8], "big") >> 1
-
-
-def closed_number(token: int) -> int:
-    """Version in the place of a statement that bars tokens below `token` there."""
-    return 4 * token - 3
-
-
-def statement_number(token: int) -> int:
-    """Version that the statement of an attempt has in its place. It is above every version that bars lower tokens and below those that bar
-    this one, so that Delta itself skips a statement that was barred, and refuses one that is barred while it runs."""
-    return 4 * token - 2
-
-
-def end_number(token: int) -> int:
-    """Version of an end that is committed in the place after the last statement."""
-    return 4 * token - 1
-
-
-def is_closed(number: int) -> bool:
-    """Whether a version in the place of a statement bars tokens, and commits nothing."""
-    return number % 4 == 1
-
-
-def token_in(number: int) -> int:
-    """The token of a version in the place of a statement: of its commit, or the lowest that is not barred."""
-    return (number + 3) // 4
 
 
 def render(actions: Iterable[Action]) -> bytes:

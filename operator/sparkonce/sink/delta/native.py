@@ -7,7 +7,6 @@ statements added, and that readers still see at the block's end, are what a late
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from sparkonce.sink.delta.log import IDEM, entry_path, idem, plain_path
@@ -78,8 +77,3 @@ def _file(path: str, body: dict[str, Any]) -> DataFile:
     except (ValueError, TypeError, AttributeError):
         rows = 0
     return DataFile(path=path, rows=rows, bytes=size, digest=f"{DIGEST}:{size}")
-
-
-async def missing(objects: TableObjects, files: Iterable[DataFile]) -> list[str]:
-    """Paths of files that no longer exist: one request each, because Spark puts the files of all writers into the same folders."""
-    return [file.path for file in files if await objects.tail(file.path, 1) is None]

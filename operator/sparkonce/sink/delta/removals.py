@@ -14,11 +14,11 @@ from typing import Any
 
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.delta.log import IDEM, entry_path, plain_path
+from sparkonce.sink.delta.numbering import numbering
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Change
 from sparkonce.sink.series import noted_place
-from sparkonce.sink.slotlog.layout import is_statement
 from sparkonce.sink.trace import LOOK_BACK, Group, RowTrace, Step, operation_name
 
 DIGITS = 12
@@ -96,7 +96,9 @@ def _replaces_all(actions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
     info = next((body for name, body in actions if name == "commitInfo"), {})
     predicate = (info.get("operationParameters") or {}).get("predicate")
     key = _sink_key(actions)
-    return (key != "" and not is_statement(key)) or (info.get("operation") == "WRITE" and predicate in (None, "", "[]"))
+    return (key != "" and numbering(key).own_rows) or (
+        info.get("operation") == "WRITE" and predicate in (None, "", "[]")
+    )
 
 
 def _partition(body: Mapping[str, Any]) -> Group:

@@ -52,7 +52,8 @@ from sparkonce.sink.delta import native as delta_native
 from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta import widths as delta_widths
-from sparkonce.sink.delta.inventory import inventory, is_native, is_opening, is_replaced, missing, staging_folder
+from sparkonce.sink.delta.inventory import inventory, is_opening, is_replaced, missing, staging_folder
+from sparkonce.sink.delta.numbering import numbering, statement_number
 from sparkonce.sink.delta.partitions import laid_out
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
@@ -161,10 +162,9 @@ class DeltaTableSink:
             return skipped
         if slots[-1].stream is not None and slots[-1].stream.input == UNMEASURED:
             return Evidence.NOT_CHECKED
-        absent = delta_native.missing if is_native(slots[-1]) else missing
         files = [file for each in slots for file in await files_of(self._objects, each)]
         unseen = {file.path for file in files if file.path not in table.live}
-        if gone := await absent(self._objects, [file for file in files if file.path not in unseen]):
+        if gone := await missing(self._objects, [file for file in files if file.path not in unseen]):
             why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
             if not unseen:
                 return Evidence.GONE
@@ -192,7 +192,7 @@ class DeltaTableSink:
             return Probed(verdict=verdict, why=why, changes=changes, remedy=LATE_INSTEAD)
         if mode is not None:
             return Probed(verdict=verdict, why=why, changes=changes)  # a rerun replaces whatever is there
-        again = key.model_copy(update={"generation": key.generation + 1, "batch": None})
+        again = key.whole.model_copy(update={"generation": key.generation + 1})
         try:
             refused = isinstance(await plan.older(self._objects, table, again, self.on_rerun), str)
             remedy = APPEND_INSTEAD if refused else ""
@@ -286,7 +286,7 @@ class DeltaTableSink:
 
     def identifier(self, key: SinkKey, token: int) -> tuple[str, int]:
         """See `TakesStatements.identifier`."""
-        return delta_log.idem(key), delta_log.statement_number(token)
+        return delta_log.idem(key), statement_number(token)
 
     async def begin(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome | None:
         """See `TakesStatements.begin`."""
@@ -357,7 +357,7 @@ class DeltaTableSink:
                 hit("sink.skipping")
             looked = table is not None  # notes put after the table exists are followed by an entry
             why = plan.unfit(table, slot)
-            if is_native(slot):
+            if not numbering(key).own_rows:
                 files = ()  # Spark has committed them
             if why is None and files is None:
                 found = await plan.staged(self._objects, slot)
@@ -374,7 +374,7 @@ class DeltaTableSink:
             if table is None:
                 await self._create_table(slot, tries)
                 continue
-            if is_opening(slot) and not is_native(slot):
+            if is_opening(slot):
                 await delta_stream.note(self._objects, slot)
             if not await evidence.put_slot(self._objects, slot):
                 tries.conflict()
@@ -465,7 +465,7 @@ class DeltaTableSink:
         return slot
 
     async def _decided(self, table: DeltaSnapshot, key: SinkKey, slot: Slot, number: int) -> CommitOutcome:
-        if number == delta_log.slot_number(slot) and not layout.is_statement(key):
+        if numbering(key).names(number, slot):
             await self._objects.persist([delta_log.entry_path(table.version)])
             return Committed(slot)
         stands = await self._slot(table, key, number)

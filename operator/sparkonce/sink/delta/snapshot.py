@@ -24,18 +24,15 @@ from sparkonce.sink.delta.log import (
     LOG,
     Live,
     entry_path,
-    fence,
     idem,
-    is_closed,
     plain_path,
     position_of,
     series,
     series_text,
-    token_in,
 )
+from sparkonce.sink.delta.numbering import numbering
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import SeriesPlace, SinkKey
-from sparkonce.sink.slotlog.layout import is_statement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,16 +63,13 @@ class DeltaSnapshot:
         self.features = frozenset(protocol.writer_features or ()) | self.reader_features
 
     def committed(self, key: SinkKey | str) -> int | None:
-        """Number of a key's committed slot (`log.slot_number`); None when there is none."""
+        """Number of a key's committed slot (`numbering.slot_number`); None when there is none."""
         number = self._table.transaction_version(idem(key))
-        return None if number is not None and is_statement(key) and is_closed(number) else number
+        return number if number is not None and numbering(key).commits(number) else None
 
     def fenced(self, key: SinkKey | str) -> int:
         """The lowest token that may still commit; 0 when the key was never fenced."""
-        if is_statement(key):
-            number = self._table.transaction_version(idem(key))
-            return 0 if number is None else token_in(number)
-        return self._table.transaction_version(fence(key)) or 0
+        return numbering(key).fenced(self._table.transaction_version)
 
     def latest(self, place: SeriesPlace | None) -> str | None:
         """The latest position that the series of a place has committed; None when none, or without a place."""
@@ -106,9 +100,7 @@ class DeltaSnapshot:
     @cached_property
     def records(self) -> dict[str, int | None]:
         """Live files -> their rows as the log has them, hidden ones too; None where it does not."""
-        import pyarrow as pa
-
-        adds = pa.table(self._table.get_add_actions(flatten=False))
+        adds = self._adds
         rows = adds["num_records"].to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
         return {plain_path(str(raw)): count for raw, count in zip(adds["path"].to_pylist(), rows, strict=True)}
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from sparkonce.sink import stream
 from sparkonce.sink.delta import evidence
 from sparkonce.sink.delta.inventory import STAGING
-from sparkonce.sink.delta.log import slot_number
+from sparkonce.sink.delta.numbering import slot_number
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import SinkKey, Slot, StreamSource
@@ -63,6 +63,8 @@ async def recorded(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, sl
 async def note(objects: TableObjects, slot: Slot) -> None:
     """Notes the query and the sources of an opening before its commit; durable when this returns."""
     opening = stream.mark(slot)
+    if not opening.query_id:
+        return  # a native block has no query
     folders = [f"{QUERIES}/{opening.query_id}", *(f"{SOURCES}/{source.digest}" for source in opening.sources)]
     for path in dict.fromkeys(f"{folder}/{slot.sink_key}.json" for folder in folders):
         if not await objects.create(path, b"{}"):

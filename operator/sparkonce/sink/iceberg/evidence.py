@@ -25,7 +25,6 @@ names once they reach its age limit, which must exceed the longest job.
 from __future__ import annotations
 
 import hashlib
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +56,6 @@ FOREVER = 2**63 - 1
 """Milliseconds; the maximum in Iceberg."""
 
 _PREFIX = "sparkonce."
-_SINK_KEY = re.compile(r"(.+)-g(\d+)(?:-b(\d+))?$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +175,7 @@ def noted_in(summary: Summary) -> tuple[tuple[str, str], bool]:
 
 def lineage_of(sink_key: str) -> tuple[str, int]:
     """Lineage and generation of a sink key, ignoring its batch; the text itself and 0 if it is not a sink key."""
-    match = _SINK_KEY.match(sink_key)
-    return (match[1], int(match[2])) if match else (sink_key, 0)
+    return layout.lineage_of(sink_key) or (sink_key, 0)
 
 
 def expiring(metadata: TableMetadata) -> str | None:

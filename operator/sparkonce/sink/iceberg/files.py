@@ -176,7 +176,7 @@ def of_lineage(metadata: TableMetadata, key: SinkKey, wanted: Callable[[int], bo
     """
 
     def named(sink_key: str) -> bool:
-        lineage, generation = lineage_of(sink_key)
+        lineage, generation = lineage_of(sink_key) if sink_key.startswith(f"{key.lineage}-") else ("", 0)
         return lineage == key.lineage and wanted(generation)
 
     for mark in marks(metadata, named):

@@ -43,8 +43,6 @@ FILE_LIST = "_files.json"
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
 _FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")
-_SINK_KEY = re.compile(r"(.+)-g(\d+)(?:-[bs](\d+))?$")
-_STATEMENT = re.compile(r".+-g\d+-s\d+$")
 _FILES = TypeAdapter(tuple[DataFile, ...])
 
 
@@ -92,19 +90,14 @@ def staged(folder: str) -> tuple[int, str] | None:
 
 def lineage_of(sink_key: str) -> tuple[str, int] | None:
     """Lineage (`SinkKey.lineage`) and generation of a sink key, ignoring its batch; None if the text is not a sink key."""
-    match = _SINK_KEY.match(sink_key)
-    return (match[1], int(match[2])) if match else None
-
-
-def is_statement(sink_key: SinkKey | str) -> bool:
-    """Whether a sink key names a statement of a native block."""
-    return _STATEMENT.match(str(sink_key)) is not None
+    key = SinkKey.parse(sink_key)
+    return None if key is None else (key.lineage, key.generation)
 
 
 def batch_of(sink_key: str) -> int | None:
     """Number of the micro-batch or statement that a sink key names; None for a batch job's key and for a stream's opening."""
-    match = _SINK_KEY.match(sink_key)
-    return int(match[3]) if match and match[3] else None
+    key = SinkKey.parse(sink_key)
+    return None if key is None else key.batch
 
 
 def encode(slot: Slot) -> bytes:
