@@ -17,7 +17,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from typer.main import get_command
 
-from harness.helm import CHART, ROOT, one, rendered
+from harness.helm import BACKUPS, CHART, ROOT, one, rendered
 from sparkonce.cli.app import app as sparkonce
 from sparkonce.cli.kubectl.app import app as kubectl
 from sparkonce.observe.gateway_metrics import GatewayMetrics
@@ -120,7 +120,7 @@ def test_each_alert_has_the_address_of_its_section(page: str) -> None:
     """`runbook_url` is the page that the values name, or docs/monitoring.md, with an anchor that is exactly one section of
     docs/monitoring.md."""
     sets = [f"metrics.prometheusRule.runbookUrl={page}"] if page else []
-    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", *sets])
+    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true", *sets])
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     there = anchors(DOCS.read_text())
@@ -280,11 +280,20 @@ def test_rules_are_about_this_release(gateway: bool, etcd: str) -> None:
             assert any(re.fullmatch(match[1], service) for service in services), selector
     assert ("SparkonceGatewayDown" in text) is gateway
     assert ("SparkonceEtcdNoLeader" in text) is ("bundled" in etcd)
+    assert "SparkonceBackupOld" not in text
+
+
+def test_the_alert_on_backups_is_about_the_cronjob_of_this_release() -> None:
+    """It names the CronJob that the release has, in its namespace."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true"])
+    cronjob = one(objects, "CronJob", "")["metadata"]
+    selectors = re.findall(r"\bkube_cronjob_\w+\{([^}]*)\}", exprs()["SparkonceBackupOld"])
+    assert selectors == [f'namespace="{cronjob["namespace"]}",cronjob="{cronjob["name"]}"'] * 2
 
 
 def exprs(*sets: str) -> dict[str, str]:
     """The expressions of the alerts that a release with these settings has, by name."""
-    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", *sets])
+    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true", *sets])
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
 
@@ -292,9 +301,13 @@ def exprs(*sets: str) -> dict[str, str]:
 def test_bounds_are_values() -> None:
     """The age at which a job raises an alert is set in seconds: 0 leaves the alert out, and a missing value means the default. The number
     of etcd members that the alert expects is that of the values."""
-    of = {"SparkonceJobsPending": "pendingSeconds", "SparkonceJobsRunning": "runningSeconds"}
+    of = {
+        "SparkonceJobsPending": "pendingSeconds",
+        "SparkonceJobsRunning": "runningSeconds",
+        "SparkonceBackupOld": "backupSeconds",
+    }
     usual = exprs()
-    assert [usual[alert].rpartition(" > ")[2] for alert in of] == ["3600", "86400"]
+    assert [usual[alert].rpartition(" > ")[2] for alert in of] == ["3600", "86400", "43200"]
     for alert, value in of.items():
         name = f"metrics.prometheusRule.{value}"
         assert exprs(f"{name}=null") == usual

@@ -367,6 +367,7 @@ NEW = (
     "metrics.prometheusRule.runbookUrl",
     "metrics.prometheusRule.pendingSeconds",
     "metrics.prometheusRule.runningSeconds",
+    "metrics.prometheusRule.backupSeconds",
 )
 """Values that earlier releases did not have: `helm upgrade --reuse-values` leaves them out."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.helm import RELEASE
+
 Values = Sequence[float | None]
 """One value per scrape; None: the scrape failed, or had no such series."""
 
@@ -171,6 +173,19 @@ def _database(share: float) -> Mapping[str, Values]:
     return {size: level(20e8 * 0.3, 20e8 * share), quota: level(20e8, 20e8)}
 
 
+_CRONJOB = f"cronjob='{RELEASE}-sparkonce-etcd-backup'"
+_CREATED = f"kube_cronjob_created{{{_CRONJOB}}}"
+_TAKEN = f"kube_cronjob_status_last_successful_time{{{_CRONJOB}}}"
+
+
+def _snapshots(first: float | None, lasts: float) -> Mapping[str, Values]:
+    """Seconds at which the newest snapshot was taken: `first`, and after so many minutes of a fault one at that moment."""
+    return {
+        _CREATED: level(0, 0, lasts),
+        _TAKEN: _spread([(WELL + lasts, first), (AFTER, (WELL + lasts) * 60)]),
+    }
+
+
 ALERTS: Mapping[str, Cases] = {
     "NoOperatorReady": _none_left("sparkonce_ready", minutes=2),
     "OperatorNotReady": _gauge("sparkonce_ready", 1, 0, 1, minutes=10),
@@ -300,6 +315,12 @@ ALERTS: Mapping[str, Cases] = {
     ),
     "EtcdQuotaNear": Cases(
         faults=[Case(series=_database(0.71), not_yet=4.5, by_then=5, lasts=20)], near={"seven tenths": _database(0.7)}
+    ),
+    "BackupOld": Cases(
+        faults=[
+            Case(series=_snapshots(first, 900), not_yet=690, by_then=690.5, lasts=900, gone=STEP) for first in (0, None)
+        ],
+        near={"one was left out": _snapshots(0, 680), "none was due yet": _snapshots(None, 680)},
     ),
     "GatewayDown": _none_left("sparkonce_gateway_announced", minutes=2, service=GATEWAY),
     "GatewayNotServing": _gauge("sparkonce_gateway_announced", 1, 0, 1, minutes=5, labels=GATEWAY),

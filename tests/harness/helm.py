@@ -28,6 +28,7 @@ CHART = ROOT / "charts" / "sparkonce"
 RELEASE, NAMESPACE = "spark", "platform"
 TIMEOUT = 120.0
 """Seconds; rendering takes a tenth of a second on a free core."""
+BACKUPS = "etcd.bundled.backup.enabled=true"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ def rendered(*values: Path, sets: Sequence[str] = (), **how: Any) -> list[dict[s
 def everything() -> list[str]:
     """Settings with which every template renders something."""
     sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "jobs.serviceAccount.create=true"]
-    sets += ["etcd.bundled.backup.enabled=true"]
+    sets += [BACKUPS]
     sets += ["networkPolicy.enabled=true", "outputs.allowed[0].prefixes={s3://lake}"]
     return sets + [f"metrics.{each}.enabled=true" for each in ("serviceMonitor", "prometheusRule", "grafanaDashboard")]
 
@@ -101,7 +102,7 @@ def documented() -> dict[str, Release]:
 
 def rule_groups() -> list[dict[str, Any]]:
     """Groups of Prometheus rules that a release with all components gets."""
-    objects = rendered(sets=["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true"])
+    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true"])
     groups: list[dict[str, Any]] = one(objects, "PrometheusRule", "")["spec"]["groups"]
     return groups
 
