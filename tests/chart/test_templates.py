@@ -19,7 +19,19 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from harness.helm import CHART, NAMESPACE, ROOT, component_of, everything, helm, notes, one, pod_of, rendered, template
+from harness.helm import (
+    CHART,
+    NAMESPACE,
+    ROOT,
+    component_of,
+    everything,
+    helm,
+    notes,
+    one,
+    pod_of,
+    rendered,
+    template,
+)
 from sparkonce import settings
 from sparkonce.cli.app import app
 from sparkonce.controller.controller import ControllerSettings
