@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from harness.helm import (
+    BACKUPS,
     CHART,
     NAMESPACE,
     ROOT,
@@ -576,7 +577,8 @@ def test_a_components_priority_wins_over_the_releases() -> None:
 def test_rules_and_dashboards_are_the_files() -> None:
     """The PrometheusRule has the groups of rules/, the ConfigMaps have each dashboard and Grafana's label; neither exists unless
     enabled."""
-    sets = ["etcd.bundled.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
+    sets = ["etcd.bundled.enabled=true", BACKUPS]
+    sets += ["metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
     objects = rendered(sets=sets)
     groups = [
         group
