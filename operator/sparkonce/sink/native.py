@@ -26,6 +26,7 @@ different slots of one token could not be told apart.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -64,6 +65,17 @@ class TakesStatements(Protocol):
     """Additional methods of a sink whose table Spark's own engine may write."""
 
     on_rerun: OnRerun
+
+    async def create(self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str]) -> bool:
+        """Creates the table without rows where there is none; returns whether this generation of the key has created it, in whichever
+        attempt. schema: of the rows, as Spark's JSON.
+
+        Raises:
+            InvalidInput: no table can have these columns.
+            OutputUnsupported: as `identity`.
+            Fenced: a later attempt has begun.
+        """
+        ...
 
     async def identity(self, key: SinkKey) -> str:
         """Identity of the table that a block of this key is to write.

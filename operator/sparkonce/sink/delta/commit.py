@@ -265,7 +265,7 @@ def fence_entry(key: SinkKey, token: int) -> bytes:
     return delta_log.render([info, delta_log.txn(delta_log.fence(key), token, now=now)])
 
 
-def table_entry(slot: Slot) -> bytes | str:
+def table_entry(slot: Slot, *, notes: Mapping[str, Any] | None = None) -> bytes | str:
     """Version 0 of the table that a first slot creates, without its rows; or why such a table cannot exist."""
     partition_by = slot.partition_by or ()
     schema = delta_fit.new_schema(_rows(slot), partition_by)
@@ -276,6 +276,7 @@ def table_entry(slot: Slot) -> bytes | str:
         partition_by,
         protocol=delta_fit.new_protocol(delta_fit.needed_features(schema)),
         now=_now(),
+        notes=notes,
     )
 
 
