@@ -112,6 +112,48 @@ def test_what_the_driver_is_told_is_enough_to_write_and_no_more() -> None:
     assert (back.spec.secret, back.spec.digests, again.spec.template.spec) == ("", {}, {})
 
 
+def test_what_a_driver_checks_while_it_writes_is_sent_along() -> None:
+    """Its series, what its streams and its captured script may do: without them it would write what the job forbids."""
+    delta = {"name": "orders", "delta": {"path": "s3://t/orders"}}
+    specs: tuple[dict[str, Any], ...] = (
+        {"outputs": [delta], "series": {"name": "daily", "position": "1"}},
+        {"outputs": [delta], "stream": {"restart": True}},
+        {"outputs": [{**delta, "capture": True}], "capture": {"undeclared": "Warn"}},
+    )
+    for spec in specs:
+        job = job_of("orders", **spec)
+        again = IdempotentJob.of(attempt.assignment_of(assignment_text(assignment_of(job))).spec.job)
+        sent = {name: getattr(again.spec, name) for name in ("outputs", "series", "stream", "capture")}
+        assert sent == {name: getattr(job.spec, name) for name in sent}
+
+
+def test_a_captured_script_runs_under_our_program_and_its_fields_stay() -> None:
+    """The driver's Python is ours, which goes on in the one that the job names; main file and arguments are as written. A settle run, whose
+    main file is no script, has the job's Python."""
+    template = {
+        "mainApplicationFile": "s3a://b/script.py",
+        "arguments": ["1"],
+        "sparkConf": {"spark.pyspark.python": "/opt/py"},
+    }
+    captured = job_of(
+        "orders", template=template, outputs=[{"name": "a", "slotLog": {"path": "s3://t/a"}, "capture": True}]
+    )
+    spec = application(assignment_of(captured), captured, [], namespace=NAMESPACE)["spec"]
+    conf = spec["sparkConf"]
+    assert (spec["mainApplicationFile"], spec["arguments"]) == ("s3a://b/script.py", ["1"])
+    assert (conf["spark.pyspark.driver.python"], conf["spark.pyspark.python"]) == ("sparkonce-driver", "/opt/py")
+    assert conf["spark.kubernetes.driverEnv.SPARKONCE_DRIVER_PYTHON"] == "/opt/py"
+    settles = settle_run(assignment_of(captured).model_copy(update={"run": 1}), captured, namespace=NAMESPACE)["spec"][
+        "sparkConf"
+    ]
+    assert "sparkonce-driver" not in settles.values()
+    plain = job_of("orders", template=template)
+    assert (
+        "spark.pyspark.driver.python"
+        not in application(assignment_of(plain), plain, [], namespace=NAMESPACE)["spec"]["sparkConf"]
+    )
+
+
 def test_an_output_that_depends_on_the_revision_is_where_it_was() -> None:
     """The parts that the output's location is built from are sent along."""
     spec: dict[str, Any] = {"idempotencyKey": None, "operation": "load", "resource": "flights", "revision": "r7"}

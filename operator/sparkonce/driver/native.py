@@ -102,6 +102,11 @@ class Native:
         """What the block wrote; set when it has ended."""
 
     @property
+    def issued(self) -> int:
+        """Number of statements that the code has issued, those included that were done before and skipped."""
+        return self._next
+
+    @property
     def done(self) -> int:
         """Number of statements that are in the table, those of earlier attempts included."""
         return 0 if self._chain is None else self._chain.batches
@@ -111,14 +116,18 @@ class Native:
     def __enter__(self) -> Self:
         if self._job._block is not None:
             raise InvalidInput("a native block, or a transaction, is open already; close it first")
-        refuse_remote()
-        self._thread = threading.get_ident()
-        self._chain = self._opened()
-        self._table = self._chain.opening.table or ""
+        self.begin()
         self._job._block = self
         self._hooks = recognised(self)
         self._hooks.__enter__()
         return self
+
+    def begin(self) -> None:
+        """Opens the block without recognising statements: the caller hands them over, and calls `end`. Errors as `Job.native`."""
+        refuse_remote()
+        self._thread = threading.get_ident()
+        self._chain = self._opened()
+        self._table = self._chain.opening.table or ""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -127,7 +136,7 @@ class Native:
         if self._hooks is not None:
             self._hooks.__exit__(None, None, None)
         if kind is None:
-            self._end()
+            self.end()
 
     def _opened(self) -> Chain:
         """Bars all earlier attempts, and reads what they did; opens the chain where none of them has."""
@@ -158,7 +167,8 @@ class Native:
             )
         return run(stream.close(self._sink, key, opening, token, **caller))
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Ends a block whose code ran to its end. Raises: as `statement`; InvalidInput also if a statement failed and was not repeated."""
         job, chain = self._job, self._require_chain()
         if self._failed is not None:
             raise InvalidInput(
@@ -242,7 +252,11 @@ class Native:
         self._next += 1
         return answer
 
-    def refuse(self, what: str) -> NoReturn:
+    def elsewhere(self, statement: Statement) -> Any:
+        return statement.run()
+
+    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
+        del run, target
         raise InvalidInput(
             f"a native block on {self._sink.name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to its own table, and not "
             f"{what}; do that outside of the block"

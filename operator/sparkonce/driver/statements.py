@@ -20,14 +20,14 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 APPLICATION, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 """Settings of a session from which Delta takes the transaction identifier of its next commit."""
@@ -56,6 +56,27 @@ _QUERIES = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrameWrite:
+    """What a writer of a DataFrame was told to write."""
+
+    frame: DataFrame
+    format: str
+    mode: str
+    """append, overwrite, errorifexists, ignore; of `writeTo` the call's name."""
+    path: str | None = None
+    """None: it writes a table by its name."""
+    makes: bool = False
+    """Whether it makes a table of that name where there is none (`saveAsTable`)."""
+    location: str = ""
+    """Where that table would be; empty: where the catalog puts tables."""
+    partition_by: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """Names of the options that were set on the writer, in lower case."""
+    append: Callable[[], Any] | None = None
+    """The same write in mode append; None: of `writeTo`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Statement:
     """A call that would write a table."""
 
@@ -69,6 +90,8 @@ class Statement:
     digest: str
     """SHA-256 (hex) of what is known of it before it runs: SQL's text; of other calls their kind alone."""
     run: Callable[[], Any]
+    write: FrameWrite | None = None
+    """None: it is SQL."""
 
     @property
     def by_path(self) -> bool:
@@ -94,9 +117,33 @@ class TakesCalls(Protocol):
         """Returns what the call returns."""
         ...
 
-    def refuse(self, what: str, /) -> None:
-        """Raises InvalidInput: the block takes no such call."""
+    def elsewhere(self, statement: Statement, /) -> Any:
+        """A write that is to no Delta table, by its format; returns what the call returns."""
         ...
+
+    def refuse(self, what: str, run: Callable[[], Any], /, *, target: Target | None = None) -> Any:
+        """A call that is no statement. target: what it would write, where that can be told. Raises: InvalidInput: the block takes no such
+        call. Returns what the call returns, where it is harmless."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a call that is no statement would write."""
+
+    session: SparkSession
+    table: str = ""
+    """As SQL names it."""
+    plan: Any = None
+    """Spark's, of a command of SQL."""
+
+
+class NoStatement(InvalidInput):
+    """A text of SQL that is neither a statement nor a query. `plan`: Spark's, as parsed."""
+
+    def __init__(self, said: str, plan: Any) -> None:
+        super().__init__(said)
+        self.plan = plan
 
 
 def refuse_remote() -> None:
@@ -116,7 +163,7 @@ def of_sql(session: SparkSession, text: str, arguments: dict[str, Any]) -> tuple
 
     arguments: `spark.sql`'s own, of which each name in braces is taken for an identifier.
 
-    Raises: InvalidInput: a command that a block does not take. Errors of Spark's parser pass through."""
+    Raises: NoStatement: a command that a block does not take. Errors of Spark's parser pass through."""
     parsed = text.format(**{name: name for name in arguments}) if arguments else text
     java: Any = session
     plan = java._jsparkSession.sessionState().sqlParser().parsePlan(parsed)  # noqa: SLF001 - Python's API has no parser
@@ -131,20 +178,20 @@ def of_sql(session: SparkSession, text: str, arguments: dict[str, Any]) -> tuple
     if _HARMLESS.match(name) and not _NOT_HARMLESS.match(name):
         return None
     if name not in _WRITES:
-        raise InvalidInput(f"{_shown(text)} ({name})")
+        raise NoStatement(f"{_shown(text)} ({name})", plan)
     target = plan.table() if name in ("InsertIntoStatement", "OverwriteByExpression") else plan.children().apply(0)
     while _name(target) == "SubqueryAlias":
         target = target.child()
     if _name(target) != "UnresolvedRelation":
-        raise InvalidInput(f"{_shown(text)} (whose table has no plain name)")
-    return _WRITES[name], _quoted(target.multipartIdentifier())
+        raise NoStatement(f"{_shown(text)} (whose table has no plain name)", plan)
+    return _WRITES[name], quoted(target.multipartIdentifier())
 
 
 def _name(plan: Any) -> str:
     return str(plan.getClass().getSimpleName())
 
 
-def _quoted(parts: Any) -> str:
+def quoted(parts: Any) -> str:
     """SQL's spelling of a name of several parts, given as Scala's sequence."""
     return ".".join("`" + str(parts.apply(at)).replace("`", "``") + "`" for at in range(parts.size()))
 
@@ -154,11 +201,16 @@ def _shown(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:60]}..."
 
 
-def _described(session: SparkSession, table: str) -> Callable[[], Any]:
-    """Describes a table that SQL names so, by `session.sql` as Spark has it."""
+def described(session: SparkSession, table: str) -> Callable[[], Any]:
+    """Describes a table that SQL names so."""
+    return lambda: issue(session, f"DESCRIBE DETAIL {table}")
+
+
+def issue(session: SparkSession, text: str) -> Any:
+    """`session.sql` as Spark has it."""
     method = type(session).sql
     untouched: Callable[..., Any] = getattr(method, "__wrapped__", method)
-    return lambda: untouched(session, f"DESCRIBE DETAIL {table}")
+    return untouched(session, text)
 
 
 @contextlib.contextmanager
@@ -178,10 +230,10 @@ def with_settings(session: SparkSession, settings: dict[str, str]) -> Iterator[N
 
 
 @contextlib.contextmanager
-def recognised(block: TakesCalls) -> Iterator[None]:
-    """Hands the statements of this process to the block while the context is open."""
+def recognised(block: TakesCalls, others: Sequence[Hook] = ()) -> Iterator[None]:
+    """Hands the statements of this process to the block while the context is open. others: further calls to hand over."""
     with contextlib.ExitStack() as undo:
-        for owner, name, wrapper in [*_of_spark(block), *_of_delta(block)]:
+        for owner, name, wrapper in [*_of_spark(block), *_of_delta(block), *others]:
             original = owner.__dict__[name]
             setattr(owner, name, functools.wraps(original)(wrapper(original)))
             undo.callback(setattr, owner, name, original)
@@ -192,6 +244,7 @@ Hook = tuple[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
 
 
 def _of_spark(block: TakesCalls) -> list[Hook]:
+    from pyspark.sql.merge import MergeIntoWriter
     from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
     from pyspark.sql.session import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -203,14 +256,13 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
 
             try:
                 found = of_sql(self, sqlQuery, kwargs)
-            except InvalidInput as refused:
-                block.refuse(str(refused))
-                raise
+            except NoStatement as refused:
+                return block.refuse(str(refused), run, target=Target(session=self, plan=refused.plan))
             if found is None:
                 return run()
             kind, table = found
             digest = _digest("sql", sqlQuery)
-            identify = _described(self, table)
+            identify = described(self, table)
             return block.statement(
                 Statement(session=self, kind=kind, table=table, identify=identify, digest=digest, run=run)
             )
@@ -219,75 +271,155 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
 
     def save(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
-            given = _given(original, self, *arguments, **named)
-            if str(given.get("format") or self._jwrite.source()).lower() != "delta":
-                return original(self, *arguments, **named)
-            path = given.get("path") or _option(self, "path")
-            run = functools.partial(original, self, *arguments, **named)
-            return block.statement(_of_writer(self, given, f"delta.`{path}`", run))
+            call = Call(original, self, *arguments, **named)
+            return take_write(block, call, path=str(call.given.get("path") or _option(self, "path") or ""))
 
         return wrapped
 
     def into(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
-            given = _given(original, self, *arguments, **named)
-            run = functools.partial(original, self, *arguments, **named)
-            return block.statement(_of_writer(self, given, str(given.get("name") or given.get("tableName")), run))
+            call = Call(original, self, *arguments, **named)
+            makes = "name" in call.given
+            location = str(call.given.get("path") or _option(self, "path") or "") if makes else ""
+            table = str(call.given["name" if makes else "tableName"])
+            return take_write(block, call, table=table, makes=makes, location=location)
 
         return wrapped
 
     def v2(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             run = functools.partial(original, self, *arguments, **named)
-            given = {"mode": original.__name__}
-            return block.statement(_of_writer(self, given, _quoted(self._jwriter.tableName()), run))
+            table = quoted(self._jwriter.tableName())
+            write = FrameWrite(frame=self._df, format="", mode=original.__name__)
+            return block.statement(_statement(self._spark, write, table, run))
 
         return wrapped
 
-    creators = ("create", "replace", "createOrReplace")
+    def begins(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any, df: Any, table: str, condition: Any) -> None:
+            original(self, df, table, condition)
+            self._target = table  # its JVM's side keeps the name to itself
+
+        return wrapped
+
+    def merge(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any) -> Any:
+            table, run = getattr(self, "_target", None), functools.partial(original, self)
+            if table is None:
+                return block.refuse("a DataFrame.mergeInto() that began before", run)
+            identify = described(self._spark, table)
+            kind, digest = "MERGE", _digest("writer")
+            return block.statement(
+                Statement(session=self._spark, kind=kind, table=table, identify=identify, digest=digest, run=run)
+            )
+
+        return wrapped
+
+    def creator(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any) -> Any:
+            at = Target(session=self._spark, table=quoted(self._jwriter.tableName()))
+            return block.refuse(f"writeTo(...).{original.__name__}()", functools.partial(original, self), target=at)
+
+        return wrapped
+
     return [
         (SparkSession, "sql", sql),
         (DataFrameWriter, "save", save),
         (DataFrameWriter, "saveAsTable", into),
         (DataFrameWriter, "insertInto", into),
         *((DataFrameWriterV2, name, v2) for name in ("append", "overwrite", "overwritePartitions")),
-        *((DataFrameWriterV2, name, _refused(block, f"writeTo(...).{name}()")) for name in creators),
+        *((DataFrameWriterV2, name, creator) for name in ("create", "replace", "createOrReplace")),
+        (MergeIntoWriter, "__init__", begins),
+        (MergeIntoWriter, "merge", merge),
         (DataStreamWriter, "start", _refused(block, "a stream (writeStream)")),
         (DataStreamWriter, "toTable", _refused(block, "a stream (writeStream)")),
     ]
 
 
 def _refused(block: TakesCalls, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrapping(_: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*_: Any, **__: Any) -> None:
-            block.refuse(what)
+    """Wraps a call that is no statement."""
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            return block.refuse(what, functools.partial(original, *arguments, **named))
 
         return wrapped
 
     return wrapping
 
 
-def _given(original: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, Any]:
-    """The arguments of a call by name, its options among them."""
-    given = dict(inspect.signature(original).bind(*arguments, **named).arguments)
-    return {**given, **given.pop("options", {})}
+class Call:
+    """A call of a writer of a DataFrame."""
+
+    def __init__(self, original: Callable[..., Any], writer: Any, *arguments: Any, **named: Any) -> None:
+        self.writer, self._original = writer, original
+        self._bound = inspect.signature(original).bind(writer, *arguments, **named)
+        given = dict(self._bound.arguments)
+        self.given: dict[str, Any] = {**given, **given.pop("options", {})}
+        """The arguments by name, its options among them."""
+
+    def run(self) -> Any:
+        return self._original(*self._bound.args, **self._bound.kwargs)
+
+    def append(self) -> Any:
+        """Runs it in mode append, whatever it was given."""
+        self._bound.arguments.pop("mode", None)
+        self.writer.mode("append")
+        return self.run()
 
 
-def _of_writer(writer: Any, given: Mapping[str, Any], table: str, run: Callable[[], Any]) -> Statement:
-    writes = getattr(
-        writer, "_jwrite", None
-    )  # of `df.write`; `writeTo` has its mode in the call, and keeps its options
-    if given.get("txnAppId") is not None or (writes is not None and _option(writer, "txnAppId") is not None):
-        raise InvalidInput("txnAppId: sparkonce numbers the statements of a native block; leave the option out")
-    mode = given.get("mode") or ("overwrite" if given.get("overwrite") else None) or writer._jwrite.curmode()  # noqa: SLF001 - as above
-    session = writer._spark  # noqa: SLF001 - see above
-    identify = _described(session, table)
-    kind = str(mode).lower()
-    return Statement(session=session, kind=kind, table=table, identify=identify, digest=_digest("writer"), run=run)
+def take_write(
+    block: TakesCalls, call: Call, *, path: str | None = None, table: str = "", form: str = "", **made: Any
+) -> Any:
+    """Hands a call of `df.write` to the block. path: where it writes files, empty where it does not say;
+    None: `table`, by its name. form: its format, where the call
+    does not say it. made: further fields of `FrameWrite`."""
+    writer, given = call.writer, call.given
+    jvm: Any = writer._jwrite  # noqa: SLF001 - Python's writer has no public state
+    if given.get("txnAppId") is not None or _option(writer, "txnAppId") is not None:
+        at = Target(session=writer._spark, table=table if path is None else f"delta.`{path}`")  # noqa: SLF001 - see above
+        return block.refuse("a write with its own txnAppId, which numbers it already", call.run, target=at)
+    into = given.get("overwrite")  # of insertInto
+    mode = str(given.get("mode") or (("append", "overwrite")[into] if into is not None else jvm.curmode())).lower()
+    by, named = given.get("partitionBy"), jvm.partitioningColumns()
+    columns = [by] if isinstance(by, str) else by or (_items(named.get()) if named.isDefined() else ())
+    write = FrameWrite(
+        frame=writer._df,  # noqa: SLF001 - see above
+        format=form or str(given.get("format") or jvm.source()).lower(),
+        mode=_MODES.get(mode, mode),
+        path=path,
+        partition_by=tuple(map(str, columns)),
+        options=tuple(str(each._1()).lower() for each in _items(jvm.extraOptions().toSeq())),  # noqa: SLF001 - a pair of Scala's
+        append=call.append,
+        **made,
+    )
+    named_so = table if path is None else f"{write.format}.`{path}`"
+    statement = _statement(writer._spark, write, named_so, call.run)  # noqa: SLF001 - see above
+    return block.statement(statement) if path is None or write.format == "delta" else block.elsewhere(statement)
+
+
+_MODES = {"error": "errorifexists", "default": "errorifexists"}
+
+
+def _items(sequence: Any) -> list[Any]:
+    """A sequence of Scala's."""
+    return [sequence.apply(at) for at in range(sequence.size())]
+
+
+def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callable[[], Any]) -> Statement:
+    return Statement(
+        session=session,
+        kind=write.mode,
+        table=table,
+        identify=described(session, table),
+        digest=_digest("writer"),
+        run=run,
+        write=write,
+    )
 
 
 def _option(writer: Any, name: str) -> str | None:
-    found = writer._jwrite.extraOptions().get(name)  # noqa: SLF001 - see `_of_writer`
+    found = writer._jwrite.extraOptions().get(name)  # noqa: SLF001 - see `take_write`
     return str(found.get()) if found.isDefined() else None
 
 

@@ -37,6 +37,8 @@ from sparkonce.model.validation import InvalidJob, Loc, path_text
 SUBMIT_ENVIRONMENT = "SPARKONCE_SPARK_SUBMIT"
 MASTER_ENVIRONMENT = "SPARKONCE_MASTER"
 
+CAPTURE = str(Path(__file__).parents[1] / "driver" / "capture.py")
+"""Main file of a captured script, which is its first argument: an installation need not have programs in a folder that is known here."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 QUIET = {
@@ -406,8 +408,12 @@ def command_for(
                 argv += [option, ",".join(names)]
         if template.main_class:
             argv += ["--class", template.main_class]
+        captured = IdempotentJob.of(assignment.spec.job).spec.captured
+        program = [CAPTURE, main] if captured else [main]
         return Command(
-            argv=[*argv, main, *template.arguments], environment=_child_environment(submit, template.env), folder=base
+            argv=[*argv, *program, *template.arguments],
+            environment=_child_environment(submit, template.env),
+            folder=base,
         )
 
     return build

@@ -116,7 +116,11 @@ class ReplayedNative:
     def statement(self, statement: Statement) -> Any:
         return statement.session.createDataFrame([], "num_affected_rows long")
 
-    def refuse(self, what: str) -> NoReturn:
+    def elsewhere(self, statement: Statement) -> Any:
+        return statement.run()
+
+    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
+        del run, target
         raise InvalidInput(f"a native block takes statements on its own table, and not {what}")
 
 

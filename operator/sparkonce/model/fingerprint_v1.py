@@ -5,8 +5,8 @@ absent, null or empty; `3` and `"3"` where the value is text anyway; any order o
 fields, identity, and the spec's policies are left out.
 
 Operation and resource are identity where the key is derived from them. Beside an `idempotencyKey` they must match: no job had them there
-when this version was made, so no earlier fingerprint depends on it. The same holds for `stream` and `series`, and for
-an output's `mode`, whose default is left out.
+when this version was made, so no earlier fingerprint depends on it. The same holds for `stream`, `series` and `capture`, and for
+an output's `mode` and `capture`; defaults are left out.
 
 An empty map or list *inside an entry of a list* is kept: entries are often unions (`emptyDir: {}`), where the empty member is the choice.
 Environment entries whose values refer to one another (`$(NAME)`) keep their order, which matters then.
@@ -29,7 +29,7 @@ from sparkonce.model.fields import (
     field_classes,
     tunable_positions,
 )
-from sparkonce.model.spec import IdempotentJob, JobSpec, Output, Series, WriteMode
+from sparkonce.model.spec import Capture, IdempotentJob, JobSpec, Output, Series, Undeclared, WriteMode
 from sparkonce.model.validation import Loc, path_text
 
 VERSION = 1
@@ -44,6 +44,7 @@ SPEC_CLASSES: Mapping[str, FieldClass] = {
     "outputs": FieldClass.MUST_MATCH,
     "stream": FieldClass.MUST_MATCH,
     "series": FieldClass.MUST_MATCH,
+    "capture": FieldClass.MUST_MATCH,
     "bind": FieldClass.IGNORED,
     "onDuplicate": FieldClass.IGNORED,
     "onMismatch": FieldClass.IGNORED,
@@ -119,6 +120,7 @@ def canonical(job: IdempotentJob, contents: Mapping[str, str]) -> Canonical:
         **_beside_key(job.spec),
         **_stream(job.spec),
         **(_series(job.spec.series) if job.spec.series else {}),
+        **(_capture(job.spec.capture) if job.spec.capture else {}),
         "template": {"apiVersion": template.api_version, "kind": template.kind, "spec": spec},
         "outputs": {output.name: _output(output) for output in job.resolved_outputs},
     }
@@ -155,8 +157,14 @@ def _series(series: Series) -> dict[str, JsonValue]:
     return {"series": {"name": series.name, "position": series.position}}
 
 
+def _capture(capture: Capture) -> dict[str, JsonValue]:
+    """What a captured script may do, if that is not the default."""
+    return {"capture": {"undeclared": "Warn"}} if capture.undeclared is Undeclared.WARN else {}
+
+
 def _output(output: Output) -> dict[str, JsonValue]:
-    given: dict[str, Any] = output.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name"})
+    left_out = {"name"} if output.capture else {"name", "capture"}
+    given: dict[str, Any] = output.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=left_out)
     _fill(given, OUTPUT_DEFAULTS)
     if output.mode is WriteMode.APPEND:
         del given["mode"]

@@ -137,6 +137,10 @@ class Output(ResourceModel):
     """What readers see after a rerun: the newest generation alone, or all of them."""
     expect: Expect = Expect()
     """What a commit must fulfil."""
+    # Without a default in the CRD: the API server would add it to every object, and operators of earlier releases refuse unknown fields.
+    capture: StrictBool | None = None
+    """Takes the writes of a Python script that does not use sparkonce: what it writes to this table is made once, as it stands in the
+    script. Delta tables and slot logs."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -144,17 +148,28 @@ class Output(ResourceModel):
         if len(kinds) != 1:
             found = "none is given" if not kinds else f"{len(kinds)} are given"
             refuse("Output", [((), f"must have exactly one of slotLog, delta and iceberg; {found}")])
-        if self.mode not in (None, WriteMode.APPEND):
-            self._refuse_what_cannot_overwrite()
+        if self.capture or self.mode not in (None, WriteMode.APPEND):
+            self._refuse_contradictions()
         return self
 
-    def _refuse_what_cannot_overwrite(self) -> None:
-        if self.slot_log is not None:
-            refuse(
-                "Output", [(("mode",), "must be Append for a slotLog; declare a delta or iceberg output to overwrite")]
-            )
-        if self.on_rerun is not OnRerun.REPLACE:
-            refuse("Output", [(("onRerun",), f"must be Replace, or absent, beside mode {self.mode}")])
+    def _refuse_contradictions(self) -> None:
+        """Fields beside which the output can neither be captured nor overwritten."""
+        problems: list[tuple[Loc, str]] = []
+        if self.capture and self.iceberg is not None:
+            problems.append((("capture",), "must be absent for an iceberg table; write it with job.write()"))
+        if self.capture and self.mode is not None:
+            problems.append((("mode",), "must be absent beside capture: the script's own writes say what they do"))
+        elif self.mode not in (None, WriteMode.APPEND):
+            if self.slot_log is not None:
+                sentence = "must be Append for a slotLog; declare a delta or iceberg output to overwrite"
+                problems.append((("mode",), sentence))
+            elif self.on_rerun is not OnRerun.REPLACE:
+                problems.append((("onRerun",), f"must be Replace, or absent, beside mode {self.mode}"))
+        if self.capture and self.delta is not None and self.expect != Expect():
+            sentence = "must be absent beside capture of a delta table: Spark commits rows before they could be checked"
+            problems.append((("expect",), sentence))
+        if problems:
+            refuse("Output", problems)
 
     @property
     def kind(self) -> str:
@@ -331,6 +346,19 @@ class Streaming(ResourceModel):
     stream is refused."""
 
 
+class Undeclared(StrEnum):
+    REFUSE = "Refuse"
+    WARN = "Warn"
+
+
+class Capture(ResourceModel):
+    """What a captured script may do."""
+
+    undeclared: Undeclared = Undeclared.REFUSE
+    """A write to a place that no output declares ends the job before it begins (Refuse), or passes and is named in the result (Warn): it is
+    made as often as there are attempts."""
+
+
 class Retention(ResourceModel):
     """How long a finalized record is remembered: after that the same key is a new job."""
 
@@ -476,6 +504,8 @@ class JobSpec(ResourceModel):
     """What its streams may do. Part of what the job is: another value is another job."""
     series: Series | None = None
     """The order in which keys may write its tables: a key that is late commits nothing."""
+    capture: Capture | None = None
+    """What a script may do whose writes are captured (outputs[].capture). Part of what the job is."""
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     """A duplicate of a running job waits for its result, or is refused."""
     on_mismatch: OnMismatch = OnMismatch.REJECT
@@ -524,14 +554,9 @@ class JobSpec(ResourceModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = [*_identity(self), *_outputs(self)]
-        if self.series is not None:
-            problems += _unordered(self)
-        if self.tunable_arguments:
-            problems += _tunable(self)
-        if self.ignored_conf:
-            problems += _ignored(self)
-        if self.bind is not None:
-            problems += _bound(self, self.bind)
+        for name, check in _CHECKS:
+            if getattr(self, name):
+                problems += check(self)
         if problems:
             refuse("JobSpec", problems)
         return self
@@ -545,6 +570,11 @@ class JobSpec(ResourceModel):
     def effective_revision(self) -> str | None:
         """The revision; None for an explicit key, which has no revisions."""
         return None if self.idempotency_key is not None else self.revision or DEFAULT_REVISION
+
+    @property
+    def captured(self) -> bool:
+        """Whether the script's own writes are taken for some output."""
+        return any(output.capture for output in self.outputs)
 
     @property
     def restarts_streams(self) -> bool:
@@ -662,6 +692,8 @@ def _outputs(spec: JobSpec) -> list[tuple[Loc, str]]:
         if output.name in first:
             problems.append(((*at, "name"), f"is also the name of outputs[{first[output.name]}]"))
         first.setdefault(output.name, index)
+        if output.capture:
+            problems += _uncaptured(spec, at)
         place = (*at, *output.location_field)
         if spec.revision is not None and REVISION not in output.location:
             sentence = (
@@ -687,8 +719,31 @@ def _unordered(spec: JobSpec) -> list[tuple[Loc, str]]:
     ]
 
 
-def _bound(spec: JobSpec, bind: Bind) -> list[tuple[Loc, str]]:
+def _uncaptured(spec: JobSpec, at: Loc) -> list[tuple[Loc, str]]:
+    """What keeps the script's writes to the output in this place from being captured."""
     problems: list[tuple[Loc, str]] = []
+    template: Loc = ("template", "spec")
+    kind = spec.template.spec.get("type")
+    if kind not in (None, "Python"):
+        sentence = f"must be Python, because an output has capture: true; {kind} is not watched"
+        problems.append(((*template, "type"), sentence))
+    if spec.template.spec.get("mainClass"):
+        problems.append(((*template, "mainClass"), "must be absent, because an output has capture: true"))
+    if spec.series is not None:
+        sentence = "must be absent beside spec.series: a captured script checks no order"
+        problems.append(((*at, "capture"), sentence))
+    return problems
+
+
+def _capturing(spec: JobSpec) -> list[tuple[Loc, str]]:
+    if spec.captured:
+        return []
+    return [(("capture",), "says what a captured script may do; give an output capture: true, or remove it")]
+
+
+def _bound(spec: JobSpec) -> list[tuple[Loc, str]]:
+    bind, problems = spec.bind, list[tuple[Loc, str]]()
+    assert bind is not None  # else there is nothing to check
     if spec.outputs:
         problems.append(
             (("outputs",), "must be absent beside spec.bind: that application does not write through sparkonce")
@@ -732,6 +787,16 @@ def _ignored(spec: JobSpec) -> list[tuple[Loc, str]]:
         elif name in spec.ignored_conf[:index]:
             problems.append((at, "is in the list already; remove it"))
     return problems
+
+
+_CHECKS = (
+    ("series", _unordered),
+    ("capture", _capturing),
+    ("tunable_arguments", _tunable),
+    ("ignored_conf", _ignored),
+    ("bind", _bound),
+)
+"""Fields of a job's spec, each with the check that it needs if it is given."""
 
 
 _COMPUTING = (

@@ -26,6 +26,7 @@ different slots of one token could not be told apart.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -75,6 +76,17 @@ class TakesStatements(Protocol):
         Raises:
             InvalidInput: there is no such table, or it holds what this generation cannot replace.
             OutputUnsupported: statements at this table cannot be barred.
+        """
+        ...
+
+    async def create(self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str]) -> bool:
+        """Creates the table without rows where there is none; returns whether this generation of the key has created it, in whichever
+        attempt. schema: of the rows, as Spark's JSON.
+
+        Raises:
+            InvalidInput: no table can have these columns.
+            OutputUnsupported: as `refuse_statements`.
+            Fenced: a later attempt has begun.
         """
         ...
 

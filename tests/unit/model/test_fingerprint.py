@@ -350,6 +350,20 @@ def test_what_a_job_does_to_the_rows_that_are_there_must_match() -> None:
     assert told(job({("spec", "outputs"): outputs}), overwrites) == ["spec.outputs.flights.mode"]
 
 
+def test_a_captured_job_is_another_one_and_its_defaults_are_not() -> None:
+    """Whether writes are captured, and whether others pass, decides what a job does. A job that says neither keeps its fingerprint."""
+
+    def captured(capture: bool = True, **undeclared: str) -> IdempotentJob:
+        outputs = [{"name": "flights", "delta": {"path": "lake/flights"}, "capture": capture}]
+        return job({("spec", "outputs"): outputs, **({("spec", "capture"): undeclared} if undeclared else {})})
+
+    plain = job({("spec", "outputs"): [{"name": "flights", "delta": {"path": "lake/flights"}}]})
+    assert fingerprint(captured(capture=False)) == fingerprint(plain)
+    assert fingerprint(captured(undeclared="Refuse")) == fingerprint(captured())
+    assert told(plain, captured()) == ["spec.outputs.flights.capture"]
+    assert told(captured(), captured(undeclared="Warn")) == ["spec.capture.undeclared"]
+
+
 def test_the_place_in_a_series_must_match_and_its_lateness_does_not() -> None:
     """Whether a late key commits nevertheless is a policy: a backfill of the same job is the same job."""
     outputs = [{"name": "flights", "delta": {"path": "lake/flights"}}]

@@ -108,6 +108,40 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
         {("spec", "series"): {"name": "daily", "position": "1"}, ("spec", "outputs"): []},
         "spec.series: orders commits to outputs, and the job declares none",
     ),
+    # capture
+    (
+        {("spec", "outputs", 0): {"name": "a", "iceberg": {"catalog": "c", "table": "a.b"}, "capture": True}},
+        "spec.outputs[0].capture: must be absent for an iceberg table",
+    ),
+    (
+        {("spec", "outputs", 0): {"name": "a", "delta": {"path": "a"}, "capture": True, "mode": "Overwrite"}},
+        "spec.outputs[0].mode: must be absent beside capture",
+    ),
+    (
+        {("spec", "outputs", 0): {"name": "a", "delta": {"path": "a"}, "capture": True, "expect": {"minRows": 1}}},
+        "spec.outputs[0].expect: must be absent beside capture of a delta table",
+    ),
+    (
+        {
+            ("spec", "outputs"): [{"name": "a", "delta": {"path": "a"}, "capture": True}],
+            ("spec", "series"): {"name": "daily", "position": "1"},
+        },
+        "spec.outputs[0].capture: must be absent beside spec.series",
+    ),
+    (
+        {("spec", "outputs", 0, "capture"): True, template("type"): "Scala"},
+        "spec.template.spec.type: must be Python, because an output has capture: true; Scala is not watched",
+    ),
+    (
+        {("spec", "outputs", 0, "capture"): True, template("mainClass"): "a.B"},
+        "spec.template.spec.mainClass: must be absent, because an output has capture: true",
+    ),
+    ({("spec", "outputs", 0, "capture"): "yes"}, "spec.outputs[0].capture: must be"),
+    ({("spec", "capture"): {"undeclared": "Warn"}}, "spec.capture: says what a captured script may do"),
+    (
+        {("spec", "outputs", 0, "capture"): True, ("spec", "capture"): {"undeclared": "Allow"}},
+        "spec.capture.undeclared: must be Refuse or Warn",
+    ),
     ({("spec", "outputs", 1, "name"): "flights"}, "spec.outputs[1].name: is also the name of outputs[0]"),
     ({("spec", "outputs", 0, "name"): "Flights"}, "spec.outputs[0].name: must be lower-case letters"),
     ({("spec", "outputs", 0, "name"): "x" * 41}, "spec.outputs[0].name: must have at most 40 characters"),

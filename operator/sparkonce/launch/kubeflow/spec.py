@@ -43,8 +43,10 @@ from sparkonce.model.application.deployers import on_applications
 from sparkonce.model.application.expansion import FORWARDING, variable_names
 from sparkonce.model.fields import as_text
 from sparkonce.model.record import (
+    CAPTURING,
     ENVIRONMENT,
     NONCE_ENVIRONMENT,
+    PYTHON_ENVIRONMENT,
     TOKEN_ENVIRONMENT,
     Assignment,
     SpecBody,
@@ -72,7 +74,10 @@ TOKEN_SECONDS = 3600
 TOKEN_VOLUME, TOKEN_FOLDER, TOKEN_NAME = "sparkonce-token", "/var/run/secrets/sparkonce.dev", "token"
 DRIVER_ENVIRONMENT = "spark.kubernetes.driverEnv."
 
-_DRIVER_NEEDS = ("idempotencyKey", "operation", "resource", "revision", "outputs", "heartbeatTimeoutSeconds")
+_DRIVER_NEEDS = (
+    *("idempotencyKey", "operation", "resource", "revision"),
+    *("outputs", "series", "stream", "capture", "heartbeatTimeoutSeconds"),
+)
 _ONLY_THE_JOBS = (
     *("coreLimit", "coreRequest", "memoryLimit", "memoryOverhead", "memoryOverheadFactor", "gpu"),
     *("javaOptions", "lifecycle", "sidecars", "ports"),
@@ -118,6 +123,8 @@ def application(
         **_locale(spec, "driver", "executor"),
         **_told(assignment),
     }
+    if job.spec.captured:
+        conf.update(_capturing(conf))
     _defaults(spec, conf)
     for role in ("driver", "executor"):
         spec[role]["annotations"] = {**as_map(spec[role].get("annotations")), NONCE: assignment.nonce}
@@ -277,6 +284,13 @@ def _told(assignment: Assignment) -> dict[str, str]:
         f"{DRIVER_ENVIRONMENT}{ENVIRONMENT}": assignment_text(assignment),
         f"{DRIVER_ENVIRONMENT}{NONCE_ENVIRONMENT}": assignment.nonce,
     }
+
+
+def _capturing(conf: Mapping[str, Any]) -> dict[str, str]:
+    """Spark configuration by which the driver's script is captured: our program as its Python, which goes on in the job's own one."""
+    own = conf.get("spark.pyspark.driver.python") or conf.get("spark.pyspark.python")
+    named = {f"{DRIVER_ENVIRONMENT}{PYTHON_ENVIRONMENT}": as_text(own)} if own else {}
+    return {"spark.pyspark.driver.python": CAPTURING, **named}
 
 
 def _metadata(

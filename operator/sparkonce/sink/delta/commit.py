@@ -266,7 +266,7 @@ def _set(versions: Mapping[str, int], now: int) -> list[delta_log.Action]:
     return [delta_log.txn(identifier, version, now=now) for identifier, version in versions.items()]
 
 
-def table_entry(slot: Slot) -> bytes | str:
+def table_entry(slot: Slot, *, notes: Mapping[str, Any] | None = None) -> bytes | str:
     """Version 0 of the table that a first slot creates, without its rows; or why such a table cannot exist."""
     partition_by = slot.partition_by or ()
     schema = delta_fit.new_schema(_rows(slot), partition_by)
@@ -277,6 +277,7 @@ def table_entry(slot: Slot) -> bytes | str:
         partition_by,
         protocol=delta_fit.new_protocol(delta_fit.needed_features(schema)),
         now=_now(),
+        notes=notes,
     )
 
 

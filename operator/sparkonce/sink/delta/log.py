@@ -169,14 +169,30 @@ def remove(live: Live, values: Mapping[str, str | None], *, now: int) -> Action:
     }
 
 
-def new_table(schema: Mapping[str, Any], partition_by: Sequence[str], *, protocol: Action, now: int) -> bytes:
-    """Version 0 of a table without rows. protocol: the body of its action."""
+def new_table(
+    schema: Mapping[str, Any],
+    partition_by: Sequence[str],
+    *,
+    protocol: Action,
+    now: int,
+    notes: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Version 0 of a table without rows. protocol: the body of its action. notes: see `commit_info`."""
     table = meta_data(
         identity=str(uuid.uuid4()), schema=schema, partition_by=partition_by, configuration={}, created=now
     )
     parameters = {"isManaged": "false", "description": "", "partitionBy": json.dumps(list(partition_by))}
-    info = commit_info("CREATE TABLE", parameters, now=now, blind=True, notes={})
+    info = commit_info("CREATE TABLE", parameters, now=now, blind=True, notes=notes or {})
     return render([info, {"protocol": protocol}, table])
+
+
+def created_for(entry: bytes | None) -> str:
+    """The sink key for whose statements a table was created by this version 0; empty: for another reason, or the entry is gone."""
+    try:
+        info = json.loads((entry or b"").splitlines()[0])["commitInfo"]
+        return str(json.loads(info["userMetadata"])["sparkonce"]["sinkKey"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def meta_data(

@@ -35,6 +35,7 @@ import deltalake
 
 from sparkonce import blocking
 from sparkonce.errors import (
+    Fenced,
     InvalidInput,
     LateInSeries,
     OutputCorrupt,
@@ -94,7 +95,7 @@ from sparkonce.sink.slotlog.layout import files_of, with_files
 from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyarrow.parquet import FileMetaData
     from pyspark.sql import DataFrame
@@ -260,6 +261,23 @@ class DeltaTableSink:
     async def follow(self, key: SinkKey, slot: Slot, *, after: Slot) -> CommitOutcome:
         """See `stream.Linked`."""
         return await self._commit(key, slot, after=after)
+
+    async def create(self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str]) -> bool:
+        """See `TakesStatements.create`."""
+        self.refuse_statements()
+        slot = Slot(
+            state=SlotState.COMMITTED,
+            sink_key=str(key),
+            token=token,
+            data_schema=schema,
+            partition_by=tuple(partition_by),
+        )
+        tries = _Tries(f"whether the Delta table {self.uri} was created")
+        while await self._log.load() is None:
+            if await evidence.noted(self._objects, key) > token:
+                raise Fenced(f"attempt {token} of {key} was ended by a later one; it creates no table at {self.uri}")
+            await self._create_table(slot, tries, notes={"sinkKey": str(key)})
+        return delta_log.created_for(await self._objects.get(delta_log.entry_path(0))) == str(key)
 
     def refuse_statements(self) -> None:
         """See `TakesStatements.refuse_statements`."""
@@ -516,9 +534,9 @@ class DeltaTableSink:
             hit("sink.delta.checkpoint.before")
             await self._log.checkpoint(table)
 
-    async def _create_table(self, slot: Slot, tries: _Tries) -> None:
+    async def _create_table(self, slot: Slot, tries: _Tries, *, notes: Mapping[str, Any] | None = None) -> None:
         """Creates version 0, with the schema of the rows and without files; of several writers one succeeds."""
-        entry = plan.table_entry(slot)
+        entry = plan.table_entry(slot, notes=notes)
         if isinstance(entry, str):
             raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {entry}")
         try:

@@ -1,0 +1,532 @@
+# ruff: noqa: SLF001 - capturing is part of Job, in a module of its own; Spark's writers and sessions have no public state
+"""What a captured script writes (`spec.outputs[].capture`): each write of a declared table once, any other one refused before it begins.
+
+The calls of PySpark are recognised while the script runs (`statements`). A write to a captured Delta table is a statement of that output's
+native block, which opens with the first one and ends when the script has ended; Parquet written to a captured slot log goes through
+`job.write`. Everything else that would write is the job's error: it is reported as permanent, since another attempt would do the same, and
+raised in the script. A script that catches the error does not get away with it: it is raised again when the script ends.
+
+Reading is never disturbed, nor are temporary views, settings and caches.
+
+Spark takes the identifier of a statement from the settings of its session, so that all writes must come from one session and one thread:
+two statements at once would exchange their identifiers.
+
+A Delta table that does not exist is created empty before the block opens: a block fences its attempts by entries of the table's log. So
+`errorifexists` and `ignore` append to a table that this key has created itself, in this attempt or an earlier one.
+
+Not seen: code that calls the JVM by itself, files that Python writes (`open`, pandas), `foreachPartition`, other programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from sparkonce.blocking import run
+from sparkonce.driver import places
+from sparkonce.driver.context import MESSAGE_LIMIT, Job
+from sparkonce.driver.native import Native
+from sparkonce.driver.source import without_password
+from sparkonce.driver.statements import (
+    Call,
+    FrameWrite,
+    Hook,
+    Statement,
+    Target,
+    described,
+    issue,
+    quoted,
+    recognised,
+    take_write,
+)
+from sparkonce.errors import InvalidInput, OutputUnsupported, SparkonceError, UndeclaredOutput
+from sparkonce.model.spec import Output
+from sparkonce.sink.native import TakesStatements
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+WARNINGS = 10
+"""Undeclared writes that a result names; it says how many more there were."""
+WARNING = 160
+"""Characters of each of them: values of a result have 4 KiB together."""
+UNDECLARED = "undeclaredWrites"
+"""Name of the result's value that lists them."""
+_NOTHING = ("noop",)
+"""Formats that write nothing."""
+_PARQUET = frozenset({"compression", "path"})
+"""Options of a Parquet writer that a slot log may leave out: they change neither rows nor what readers see."""
+
+
+_SECRETS = re.compile("[?;]")
+"""In URLs of JDBC, the beginning of what may hold a password."""
+
+
+class ScriptWrites:
+    """The writes of one script. One per process."""
+
+    def __init__(self, job: Job, outputs: Sequence[Output], *, warn: bool, base: str) -> None:
+        """outputs: those of the job. warn: undeclared writes pass. base: the folder that the script runs in."""
+        self._job, self._warn, self._base = job, warn, base
+        self._kinds = {output.name: output.kind for output in outputs if output.capture}
+        self._names = [output.name for output in outputs]
+        self._urls = {name: job._sinks[name].uri for name in self._kinds}
+        self._declared = {output.name: job._sinks[output.name].uri for output in outputs}
+        self._blocks: dict[str, Native] = {}
+        self._thread = threading.get_ident()
+        self._session: Any = None
+        """The JVM's session that has written first."""
+        self._own = False
+        """Whether sparkonce itself writes at the moment."""
+        self._warned: list[str] = []
+        self._refused: SparkonceError | None = None
+        """The first error that ended the job."""
+        self._over = False
+
+    def watch(self) -> None:
+        """Recognises writes from now on, for good: threads of the script may outlive it."""
+        self._hooks = recognised(self, [*_other_calls(self), *self._of_job()])
+        self._hooks.__enter__()
+
+    def end(self) -> None:
+        """Ends the blocks after the script ended by itself; needs no Spark session. Raises: as `Native.end`, and what ended the job."""
+        self._over = True
+        if self._refused is not None:
+            raise self._refused
+        for name, kind in self._kinds.items():
+            if name in self._job._outputs_written:
+                continue
+            block = self._blocks.get(name)
+            if block is None and kind == "delta":
+                block = self._idle(name)
+            if block is None:
+                self._fail(
+                    InvalidInput(
+                        f"the script ended and wrote nothing to output {name} ({self._urls[name]}); correct its location, or remove "
+                        "it from spec.outputs"
+                    )
+                )
+            else:
+                block.end()
+
+    # --- what `recognised` hands over ----------------------------------------------------------------------------------------
+
+    def statement(self, statement: Statement) -> Any:
+        """A write of a table by name, or to a Delta table's folder."""
+        if self._passes():
+            return statement.run()
+        place = self._place(statement) or self._new_place(statement)
+        name = None if place is None else places.output_at(place, self._urls, base=self._base)
+        kind = _shape(statement)
+        if name is None or self._kinds[name] != "delta":
+            where = place or self._catalog_place(statement) or statement.table
+            return self._undeclared(kind, where, statement.run, form="delta" if place else "", mode=statement.kind)
+        where = str(place)
+        self._in_order(kind, where, statement.session)
+        created = self._begun(name, statement.write) if name not in self._blocks else False
+        return self._blocks[name].statement(self._as_to_run(statement, str(place), created=created))
+
+    def elsewhere(self, statement: Statement) -> Any:
+        """A write of files in another format than Delta's."""
+        write = statement.write
+        if write is None or write.format in _NOTHING or self._passes():
+            return statement.run()
+        place = self._qualified(statement.session, write.path) if write.path else None
+        name = None if place is None else places.output_at(place, self._urls, base=self._base)
+        kind = _shape(statement)
+        if name is None or self._kinds[name] != "slotLog" or write.format != "parquet":
+            where = place or write.path or ""
+            return self._undeclared(kind, where, statement.run, form=write.format, mode=write.mode, told=True)
+        self._in_order(kind, str(place), statement.session)
+        self._write_slots(name, write)
+        return None
+
+    def refuse(self, what: str, run: Callable[[], Any], *, target: Target | None = None) -> Any:
+        """A command, or a call that is no statement."""
+        if self._passes() or (target is not None and target.plan is not None and self._harmless(target)):
+            return run()
+        return self._undeclared(what, self._target(target) or "" if target else "", run)
+
+    def other(self, what: str, where: str, run: Callable[[], Any]) -> Any:
+        """A call outside of Spark SQL."""
+        return run() if self._passes() else self._undeclared(what, where, run)
+
+    # --- where it goes -------------------------------------------------------------------------------------------------------
+
+    def _place(self, statement: Statement) -> str | None:
+        """Where a statement's table is; None: it is no Delta table, or does not exist."""
+        if statement.write is not None and statement.write.path is not None:
+            return self._qualified(statement.session, statement.write.path) if statement.write.path else None
+        if statement.by_path:
+            return self._qualified(statement.session, statement.table.partition(".")[2].strip("`").replace("``", "`"))
+        return self._of_table(statement.session, statement.table)
+
+    def _new_place(self, statement: Statement) -> str | None:
+        """Where `saveAsTable` would make its Delta table; None: it makes none."""
+        write = statement.write
+        makes = write is not None and write.makes and write.format == "delta"
+        return self._catalog_place(statement) if makes and not _is_in_catalog(statement) else None
+
+    def _catalog_place(self, statement: Statement) -> str | None:
+        """Where the files of a table of Spark's own catalog are, or would be. None: it is another catalog's."""
+        write = statement.write
+        location = write.location if write is not None else ""
+        place = location or _place_in_catalog(statement.session, statement.table)
+        return self._qualified(statement.session, place) if place else None
+
+    def _of_table(self, session: SparkSession, table: str) -> str | None:
+        from pyspark.errors import PySparkException
+
+        try:
+            row = described(session, table)().select("format", "location").first()
+        except PySparkException:
+            return None
+        return str(row["location"]) if row is not None and row["format"] == "delta" else None
+
+    @staticmethod
+    def _qualified(session: SparkSession, path: str) -> str:
+        """A path as the session's file systems understand it; as it is written, if none of them does."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        java: Any = session
+        given = java._jvm.org.apache.hadoop.fs.Path
+        try:
+            written = given(path)
+            store = written.getFileSystem(java._jsparkSession.sessionState().newHadoopConf())
+            return str(store.makeQualified(written).toString())
+        except (PySparkException, Py4JJavaError):
+            return path
+
+    def _harmless(self, target: Target) -> bool:
+        """Whether a command writes no table: it makes a schema, or a table that is there already."""
+        plan, name = target.plan, _class(target.plan)
+        if name == "CreateNamespace":
+            return True
+        if name == "CreateFunctionCommand":
+            return bool(plan.isTemp())
+        if name != "CreateTable" or not plan.ignoreIfExists():
+            return False
+        place = self._target(target)
+        output = None if place is None else places.output_at(place, self._urls, base=self._base)
+        return output is not None and self._kinds[output] == "delta"
+
+    def _target(self, target: Target) -> str | None:
+        """The location, or else the name, of the table that a call is about. None: it cannot be told."""
+        from py4j.protocol import Py4JError
+
+        plan, table, session = target.plan, target.table, target.session
+        try:
+            if plan is not None and _class(plan) in _MAKES:
+                given = plan.tableSpec().location()
+                if given.isDefined():
+                    return self._qualified(session, str(given.get()))
+            if plan is not None:
+                named = plan.children().apply(0)
+                parts = named.nameParts() if _class(named) == "UnresolvedIdentifier" else named.multipartIdentifier()
+                table = quoted(parts)
+        except (Py4JError, TypeError):
+            return None
+        schema, _, path = table.partition(".")
+        if schema.strip("`") == "delta":
+            return self._qualified(session, path.strip("`").replace("``", "`"))
+        place = self._of_table(session, table) or _place_in_catalog(session, table)
+        return self._qualified(session, place) if place else table.replace("`", "")
+
+    # --- whether it may ------------------------------------------------------------------------------------------------------
+
+    def _passes(self) -> bool:
+        """Whether the call belongs to a write of sparkonce's own, or of a block that the script itself has opened."""
+        return threading.get_ident() == self._thread and (self._own or self._job._block is not None)
+
+    def _in_order(self, what: str, where: str, session: Any) -> None:
+        """Raises: InvalidInput: the write comes from where it has no order among the others."""
+        if self._refused is not None:
+            raise self._refused
+        if self._over:
+            self._fail(InvalidInput(f"{what} to {where} came after the script had ended; it was not run"))
+        if threading.get_ident() != self._thread:
+            self._fail(
+                InvalidInput(
+                    f"{what} to {where} comes from another thread, and a captured script writes from its main thread, one table after the "
+                    "other; it was not run"
+                )
+            )
+        ours = session._jsparkSession
+        if self._session is None:
+            self._session = ours
+        elif not self._session.equals(ours):
+            self._fail(
+                InvalidInput(
+                    f"{what} to {where} comes from a second Spark session, and a captured script writes from one; use the session of "
+                    "SparkSession.builder.getOrCreate() throughout. It was not run"
+                )
+            )
+
+    def _undeclared(
+        self, what: str, where: str, run: Callable[[], Any], *, form: str = "", mode: str = "", told: bool = False
+    ) -> Any:
+        """Lets a write pass whose place no output declares, or ends the job. form, mode: of a DataFrame's writer. told: it goes to no table
+        of Spark's, although it names no place."""
+        if self._refused is not None:
+            raise self._refused
+        where = without_password(places.shown(where))
+        said = without_password(places.shown(what)) + (f" to {where}" if where else "")
+        error = self._refusal(said, where, form, mode, told=told or bool(where))
+        if error is not None:
+            self._fail(error)
+        self._note(said)
+        return run()
+
+    def _refusal(self, said: str, where: str, form: str, mode: str, *, told: bool) -> SparkonceError | None:
+        """Why a write that no captured output takes must not run; None: the job lets it pass."""
+        name = places.below(where, self._declared, base=self._base) if where else None
+        if name is not None and name not in self._kinds:
+            return InvalidInput(
+                f"the script writes output {name}, which is declared without capture: {said}. It was not run; give the output "
+                "`capture: true`"
+            )
+        if name is not None:
+            return _unfit(name, said)
+        if self._warn:
+            if self._over or threading.get_ident() != self._thread:
+                return InvalidInput(f"{said} comes from another thread, or after the script's end; it was not run")
+            if told:
+                return None
+            return InvalidInput(f"what {said} writes cannot be told, and it may be an output; it was not run")
+        line = places.line_for(form, where, mode, self._names, base=self._base)
+        remedy = f"To make it once, add `{line}` to spec.outputs" if line else "No kind of output takes it"
+        passes = "; `capture: {undeclared: Warn}` in spec lets it pass" if told else ""
+        return UndeclaredOutput(f"the script writes what no output declares: {said}. It was not run. {remedy}{passes}")
+
+    def _fail(self, error: SparkonceError) -> NoReturn:
+        """Ends the job, not only the attempt: the next one would run the same script."""
+        if self._refused is None:
+            self._refused = error
+            self._job.report("permanent-error", message=str(error)[:MESSAGE_LIMIT])
+        raise self._refused
+
+    def _note(self, said: str) -> None:
+        """Names an undeclared write in the result, before it begins."""
+        short = said if len(said) <= WARNING else f"{said[: WARNING - 3]}..."
+        if short in self._warned:
+            return
+        self._warned.append(short)
+        named = self._warned[:WARNINGS]
+        if (more := len(self._warned) - len(named)) > 0:
+            named = [*named, f"and {more} more"]
+        self._job.result(**{UNDECLARED: named})
+
+    # --- blocks --------------------------------------------------------------------------------------------------------------
+
+    def _begun(self, name: str, write: FrameWrite | None) -> bool:
+        """Opens the block for its first statement; returns whether this key has created the table that the statement is to make."""
+        created = write is not None and self._permanently(lambda: self._created(name, write))
+        self._blocks[name] = self._opened(name)
+        return created
+
+    def _as_to_run(self, statement: Statement, place: str, *, created: bool) -> Statement:
+        """The statement as it runs on a table that exists by now, although the script may expect to make it. created: by this key."""
+        write = statement.write
+        if write is None:
+            return statement
+        if write.path is not None:  # which may be relative, and no name of a table is
+            table = f"delta.`{place}`"
+            statement = replace(statement, table=table, identify=described(statement.session, table))
+        forbids = write.mode in ("errorifexists", "ignore")
+        if write.makes and not _is_in_catalog(statement):
+            if forbids and not created:
+                self._fail(
+                    InvalidInput(
+                        f"the script makes the table {statement.table} in mode {write.mode}, and there is one at {place} already; it was "
+                        "not run"
+                    )
+                )
+            location = place.replace("\\", "\\\\").replace("'", "\\'")
+            issue(statement.session, f"CREATE TABLE IF NOT EXISTS {statement.table} USING delta LOCATION '{location}'")
+        return replace(statement, run=write.append) if created and forbids and write.append is not None else statement
+
+    def _created(self, name: str, write: FrameWrite) -> bool:
+        """Whether the table was made for this generation of the key, which happens here where there is none."""
+        sink, key = self._job._sink(name)
+        assert isinstance(sink, TakesStatements)  # of kind delta
+        spelled = {column.lower(): column for column in write.frame.columns}
+        by = [spelled.get(column.lower(), column) for column in write.partition_by]
+        return run(sink.create(key, self._job.attempt, schema=write.frame.schema.json(), partition_by=by))
+
+    def _idle(self, name: str) -> Native | None:
+        """A block without statements: the script had nothing to write to this table, and that is its effect. None: there is no table."""
+        block = Native(self._job, name)
+        try:
+            block.begin()
+        except InvalidInput:
+            return None
+        return block
+
+    def _opened(self, name: str) -> Native:
+        """An open block. Blocks of other kinds of tables begin here, too."""
+
+        def begin() -> Native:
+            block = Native(self._job, name)
+            block.begin()
+            return block
+
+        return self._permanently(begin)
+
+    def _permanently(self, call: Callable[[], T]) -> T:
+        """Runs the call; what is wrong with the job or its table ends the job."""
+        try:
+            return call()
+        except (InvalidInput, OutputUnsupported) as error:
+            self._fail(error)
+
+    def _write_slots(self, name: str, write: FrameWrite) -> None:
+        """Writes a slot log. Raises: as `Job.write`."""
+        odd = [each for each in write.options if each not in _PARQUET]
+        if odd:
+            self._fail(_unfit(name, f"a write of Parquet with the options {', '.join(odd)}"))
+        mode = write.mode
+        if mode == "overwrite":
+            self._fail(
+                InvalidInput(
+                    f"the script overwrites the Parquet of output {name}, and a slotLog only appends; no kind of output takes overwritten "
+                    "Parquet. It was not run"
+                )
+            )
+        if mode in ("errorifexists", "ignore"):
+            sink, key = self._job._sink(name)
+            others = run(sink.find(key)) is None and any(run(sink.inventory()).effects)
+            if others:
+                self._fail(
+                    InvalidInput(
+                        f"the script writes Parquet to output {name} in mode {mode}, and other keys have rows there; a slotLog takes it in "
+                        "mode append"
+                    )
+                )
+            mode = "append"
+        self._permanently(
+            lambda: self._job.write(write.frame, name, mode=mode, partition_by=write.partition_by),
+        )
+
+    # --- what the script does with sparkonce itself ----------------------------------------------------------------------------
+
+    def _of_job(self) -> list[Hook]:
+        """Calls of `Job` that write by Spark, and those that would number a captured table's statements a second time."""
+
+        def staging(original: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **named: Any) -> Any:
+                before, self._own = self._own, True
+                try:
+                    return original(*arguments, **named)
+                finally:
+                    self._own = before
+
+            return wrapped
+
+        def block(original: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **named: Any) -> Any:
+                output = inspect.signature(original).bind(*arguments, **named).arguments.get("output")
+                if output in self._kinds:
+                    raise InvalidInput(
+                        f"spec.outputs[{output}].capture is true, so its statements are numbered already; write the table by Spark, or "
+                        "leave capture out"
+                    )
+                return original(*arguments, **named)
+
+            return wrapped
+
+        return [(Job, "_stage", staging), (Job, "native", block), (Job, "sql", block)]
+
+
+_MAKES = ("CreateTable", "CreateTableAsSelect", "ReplaceTable", "ReplaceTableAsSelect")
+"""Plans of commands that say where their table is to be."""
+
+
+def _is_in_catalog(statement: Statement) -> bool:
+    return bool(statement.session.catalog.tableExists(statement.table))
+
+
+def _place_in_catalog(session: SparkSession, table: str) -> str:
+    """Where Spark's own catalog has a table, or would put it; empty: it is no table of that catalog, or a view."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    java: Any = session
+    state = java._jsparkSession.sessionState()
+    try:
+        name = state.sqlParser().parseTableIdentifier(table)
+        if not state.catalog().tableExists(name):
+            return str(state.catalog().defaultTablePath(name).toString())
+        at = state.catalog().getTableMetadata(name).storage().locationUri()
+        return str(at.get().toString()) if at.isDefined() else ""
+    except (PySparkException, Py4JJavaError):
+        return ""
+
+
+def _class(plan: Any) -> str:
+    return str(plan.getClass().getSimpleName())
+
+
+def _shape(statement: Statement) -> str:
+    """What a statement is, for a sentence."""
+    write = statement.write
+    if write is None:
+        return statement.kind
+    return f"a write ({' '.join(filter(None, (write.format, write.mode)))})"
+
+
+def _unfit(name: str, what: str) -> InvalidInput:
+    return InvalidInput(
+        f"output {name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to a delta table, or appended Parquet to a slotLog, "
+        f"and not {what}; it was not run"
+    )
+
+
+def _other_calls(capture: ScriptWrites) -> list[Hook]:
+    """Calls that write and are no concern of a native block: shortcuts of formats, RDDs, tables of the catalog."""
+    from pyspark import RDD
+    from pyspark.sql.catalog import Catalog
+    from pyspark.sql.readwriter import DataFrameWriter
+
+    def shortcut(form: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
+                call = Call(original, self, *arguments, **named)
+                path = call.given.get("path") or _SECRETS.split(str(call.given.get("url", "")))[0]
+                return take_write(capture, call, path=path, form=form)
+
+            return wrapped
+
+        return wrapping
+
+    def elsewhere(what: str, place: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **named: Any) -> Any:
+                given = inspect.signature(original).bind(*arguments, **named).arguments
+                where = given.get(place)
+                return capture.other(
+                    what, where if isinstance(where, str) else "", functools.partial(original, *arguments, **named)
+                )
+
+            return wrapped
+
+        return wrapping
+
+    hooks: list[Hook] = [
+        (DataFrameWriter, form, shortcut(form))
+        for form in ("parquet", "json", "csv", "orc", "text", "xml", "jdbc")
+        if form in DataFrameWriter.__dict__
+    ]
+    hooks += [(RDD, name, elsewhere(f"RDD.{name}()", "path")) for name in RDD.__dict__ if name.startswith("saveAs")]
+    hooks += [
+        (Catalog, name, elsewhere(f"spark.catalog.{name}()", "tableName"))
+        for name in ("createTable", "createExternalTable")
+    ]
+    return hooks

@@ -1,0 +1,216 @@
+"""A captured script that knows nothing of sparkonce: killed or frozen at its steps, sent three times, refused. Each write is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+from crash.scene import HERE, Scene
+from harness.delta_jars import delta_jars
+from harness.eventually import assert_eventually
+from harness.patience import until_ended
+
+PATIENCE = 300
+"""Seconds for a command: several starts of a JVM on a busy machine."""
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}
+MERGED = {number: (1 if number >= 5 else 0) for number in range(10)} | dict.fromkeys(range(10, 15), 100)
+ORDERS = sorted({**MERGED, **dict.fromkeys(range(100, 103), 7)}.items())
+TOTALS = sorted(Counter(value for _, value in ORDERS).items())
+EVENTS = list(range(7))
+FAILED = 1
+"""Exit code of a job that failed."""
+
+
+class Captured(Scene):
+    """A scene whose script writes three outputs; the first one's table exists before."""
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    def create(self) -> None:
+        rows = pa.table({"id": pa.array(range(10), pa.int64()), "v": pa.array([0] * 10, pa.int32())})
+        # This engine cannot read checkpoints with this Spark (it calls a removed method).
+        write_deltalake(str(self.lake / "orders"), rows, configuration={"delta.checkpointInterval": "1000"})
+
+    def read(self, output: str, *columns: str) -> list[tuple[Any, ...]]:
+        """The rows of a Delta table, as delta-rs reads them."""
+        rows = DeltaTable(str(self.lake / output)).to_pyarrow_table().to_pylist()
+        return sorted(tuple(row[name] for name in columns) for row in rows)
+
+    def right(self) -> None:
+        assert self.read("orders", "id", "v") == ORDERS
+        assert self.read("totals", "v", "count") == TOTALS
+        assert self.rows("events") == EVENTS
+
+    def entries(self) -> list[str]:
+        return sorted(str(path) for path in self.lake.glob("*/_delta_log/*.json"))
+
+    def edit(self, **spec: Any) -> None:
+        job = yaml.safe_load((self.folder / "job.yaml").read_text())
+        job["spec"].update(spec)
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
+
+
+def scene_of(folder: Path, *arguments: str, **spec: Any) -> Captured:
+    jars = ":".join(str(jar) for jar in delta_jars())
+    template = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "spec": {
+            "type": "Python",
+            "mainApplicationFile": str(HERE / "captured_script.py"),
+            "arguments": [str(folder / "lake"), *arguments],
+            "sparkConf": {**DELTA, "spark.driver.extraClassPath": jars},
+        },
+    }
+    outputs = [
+        {"name": "orders", "delta": {"path": "lake/orders"}, "capture": True},
+        {"name": "totals", "delta": {"path": "lake/totals"}, "capture": True},
+        {"name": "events", "slotLog": {"path": "lake/events"}, "capture": True},
+    ]
+    scene = Captured(
+        folder,
+        submit=None,
+        environment={"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))},
+        spec={"template": template, "outputs": outputs, "heartbeatTimeoutSeconds": 10, **spec},
+    )
+    scene.create()
+    return scene
+
+
+@pytest.fixture
+def made(tmpfs_path: Path) -> Iterator[Any]:
+    scenes: list[Captured] = []
+
+    def make(*arguments: str, **spec: Any) -> Captured:
+        scenes.append(scene_of(tmpfs_path, *arguments, **spec))
+        return scenes[-1]
+
+    yield make
+    for scene in scenes:
+        scene.clear()
+
+
+def killed(scene: Captured, point: str, skip: int = 0) -> None:
+    """Runs the job; driver and runner die at the step."""
+    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
+    assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)
+    runner.kill()
+    runner.wait()
+    scene.signal_attempts(signal.SIGKILL)
+    assert f"{point}=kill" in scene.hits(), scene.last_output()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("point", "skip"),
+    [
+        ("driver.native.open", 0),
+        ("driver.native.before", 0),  # the MERGE
+        ("driver.native.after", 0),
+        ("driver.native.before", 1),  # the append
+        ("driver.native.after", 1),
+        ("sink.delta.table.before", 0),  # the table that the script makes
+        ("sink.delta.table.after", 0),
+        ("driver.native.before", 2),
+        ("driver.native.after", 2),
+        ("driver.stage.before", 0),  # Parquet
+        ("driver.stage.after", 0),
+        ("driver.commit.after", 0),
+        ("driver.native.end.before", 0),
+        ("driver.native.end.before", 1),
+        ("driver.write.done", 2),  # all but the last end
+    ],
+)
+def test_a_script_killed_at_each_step(made: Any, point: str, skip: int) -> None:
+    """Before, in and after each of its writes: sent again it comes to its one result, and once more it changes nothing."""
+    scene = made()
+    killed(scene, point, skip)
+    assert scene.finish()["phase"] == "Succeeded"
+    scene.right()
+    entries = scene.entries()
+    assert scene.finish()["phase"] == "Succeeded"
+    assert scene.entries() == entries
+
+
+@pytest.mark.spark
+def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Any) -> None:
+    """JVM and all: the statement of the woken driver is refused by Delta, and it writes nothing more."""
+    scene = made()
+    gate = scene.lake / "orders.gate"
+    gate.touch()
+    runner = scene.run()
+    assert_eventually(lambda: (scene.lake / "orders.inside").exists() or runner.poll() is not None, PATIENCE)
+    frozen = scene.attempts()
+    scene.signal_attempts(signal.SIGSTOP)
+    runner.kill()
+    runner.wait()
+    gate.unlink()
+    assert scene.finish()["phase"] == "Succeeded"
+    scene.right()
+    entries = scene.entries()
+    scene.signal_attempts(signal.SIGCONT)
+    assert_eventually(lambda: not set(frozen) & set(scene.attempts()), PATIENCE)
+    assert scene.entries() == entries
+    scene.right()
+
+
+@pytest.mark.spark
+def test_three_senders_of_one_script(made: Any) -> None:
+    """Three identical commands at once: each write is there once, and three answers agree."""
+    scene = made()
+    senders = [scene.run() for _ in range(3)]
+    assert [until_ended(sender, PATIENCE) for sender in senders] == [0, 0, 0]
+    scene.right()
+
+
+@pytest.mark.spark
+def test_an_undeclared_write_is_refused_and_the_remedy_works(made: Any) -> None:
+    """One attempt, nothing written; with `capture: {undeclared: Warn}`, as the message says, it passes and the result names it."""
+    scene = made("undeclared")
+    before = scene.entries()
+    assert until_ended(scene.run(), PATIENCE) == FAILED
+    said = scene.said()
+    assert said["phase"] == "Failed"
+    assert "capture: {undeclared: Warn}" in said["message"] and "lake/undeclared" in said["message"]
+    assert (len(scene.attempts_made()), scene.entries(), (scene.lake / "undeclared").exists()) == (1, before, False)
+    scene.edit(capture={"undeclared": "Warn"})
+    done = scene.finish()
+    assert done["values"]["undeclaredWrites"] == [f"a write (json errorifexists) to file:{scene.lake}/undeclared"]
+    scene.right()
+
+
+@pytest.mark.spark
+def test_an_error_of_the_script_ends_it_after_one_attempt(made: Any) -> None:
+    """As without capture: a path that does not exist is the script's error. Statements are committed by then, so a person decides."""
+    scene = made("error")
+    assert until_ended(scene.run(), PATIENCE) != 0
+    said = scene.said()
+    assert "PATH_NOT_FOUND" in said["message"]
+    assert len(scene.attempts_made()) == 1
+    assert scene.read("orders", "id", "v") == ORDERS
+
+
+@pytest.mark.spark
+def test_an_exit_code_leaves_the_blocks_open(made: Any) -> None:
+    """All its writes are done, and it says that it failed: the result is not all committed, and no attempt writes twice."""
+    scene = made("1", retry={"maxAttempts": 2, "backoff": {"initial": "0s", "max": "0s"}})
+    assert until_ended(scene.run(), PATIENCE) != 0
+    scene.right()
+    assert len(scene.attempts_made()) == 2

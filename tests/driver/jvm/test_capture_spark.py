@@ -1,0 +1,77 @@
+"""A captured script with Spark's own Delta engine: which calls are taken, what each leaves, and which are refused before they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.delta_jars import delta_jars
+
+LIMIT = 900
+"""Seconds: one JVM and some sixty calls on a busy machine."""
+REFUSED = ("InvalidInput", "UndeclaredOutput")
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("captured")
+    jars = ":".join(map(str, delta_jars()))
+    tests = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.captured_spark", str(folder), jars],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads((folder / "facts.json").read_text()))
+
+
+@pytest.mark.spark
+def test_each_write_is_in_its_table_once(facts: dict[str, Any]) -> None:
+    """By path, by name, into tables that the script makes, Parquet in a slot log; a second driver of the attempt changes nothing."""
+    assert facts["left"] == {
+        "orders": [[0, 7], [1, 0], [2, 0], [3, 0], [4, 9], [50, 2], [50, 2]],
+        "made": [[50, 1]],
+        "named": [[50, 1], [50, 1]],
+        "managed": [[50, 1]],
+    }
+    assert (facts["partitioned by"], facts["events"]) == (["v"], 1)
+    assert facts["ended"] == ["events", "made", "managed", "named", "orders"]
+    assert facts["issued twice"] == [True, True]
+
+
+@pytest.mark.spark
+def test_what_no_output_takes_is_refused_before_it_runs(facts: dict[str, Any]) -> None:
+    """Every other way to write, DDL on a captured table, threads, other sessions: one sentence each, no file, no entry of a log."""
+    assert {name: said for name, said in facts["refused"].items() if not str(said).startswith(REFUSED)} == {}
+    assert facts["written by refused calls"] == [True, []]
+    assert "secret" not in facts["refused"]["jdbc"]
+    assert "lets it pass" in facts["refused"]["csv"] and "lets it pass" not in facts["refused"]["stream"]
+    assert "delta: {path: '" in facts["refused"]["delta"] and "slotLog: {path: '" in facts["refused"]["parquet"]
+
+
+@pytest.mark.spark
+def test_reading_is_never_disturbed(facts: dict[str, Any]) -> None:
+    """Queries, temporary views, caches, settings."""
+    assert (facts["reads"], facts["reading refused"]) == (7, False)
+
+
+@pytest.mark.spark
+def test_with_warn_writes_elsewhere_pass_but_not_into_an_output(facts: dict[str, Any]) -> None:
+    """What the script writes elsewhere is made. What changes an output's folder, or whose target cannot be told, is refused as ever."""
+    assert facts["passed"] == ["yes-csv", "yes-table"]
+    assert {
+        name: said for name, said in facts["refused beside warn"].items() if not str(said).startswith(REFUSED)
+    } == {}
+    assert facts["written beside warn"] == [True, []]

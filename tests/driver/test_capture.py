@@ -1,0 +1,224 @@
+"""Which output a captured write belongs to, what is refused and with which remedy, and how a script runs in the interpreter's place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.granted import Granted, granted
+from sparkonce.driver import capture, places
+from sparkonce.driver.script_writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
+from sparkonce.errors import InvalidInput, UndeclaredOutput
+from sparkonce.model.spec import IdempotentJob, Output
+
+LAKE = {"orders": "file:///lake/orders", "events": "s3a://bucket/events"}
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("/lake/orders", "orders"),
+        ("file:/lake/orders/", "orders"),
+        ("file:///lake/./orders", "orders"),
+        ("orders", "orders"),  # below the folder that the script runs in
+        ("s3://bucket/events", "events"),
+        ("s3a://bucket/events/", "events"),
+        ("/lake/orders2", None),
+        ("/lake/orders/day=1", None),
+        ("/lake/*", None),
+        ("hdfs://lake/orders", None),
+        ("", None),
+    ],
+)
+def test_a_location_is_an_output_however_it_is_spelled(location: str, found: str | None) -> None:
+    """Equal canonical URLs, and nothing that is merely similar."""
+    assert places.output_at(location, LAKE, base="/lake") == found
+
+
+def test_what_is_inside_of_an_output_or_around_it_belongs_to_it() -> None:
+    """A partition's folder, or the folder above: a write there would change the output's files."""
+    assert places.below("/lake/orders/day=1", LAKE, base="/") == "orders"
+    assert places.below("/lake", LAKE, base="/") == "orders"
+    assert places.below("/lake/orders2", LAKE, base="/") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "location", "mode", "line"),
+    [
+        ("delta", "file:/lake/A b", "overwrite", "- {name: a-b, delta: {path: '/lake/A b'}, capture: true}"),
+        ("delta", "gs://b/x/orders", "append", "- {name: orders-2, delta: {path: 'gs://b/x/orders'}, capture: true}"),
+        ("delta", "s3a://b/x", "append", ""),  # Spark's engine may overwrite the log there
+        ("parquet", "/lake/x", "append", "- {name: x, slotLog: {path: '/lake/x'}, capture: true}"),
+        ("parquet", "/lake/x", "overwrite", ""),
+        ("csv", "/lake/x", "append", ""),
+        ("delta", "/lake/*", "append", ""),
+    ],
+)
+def test_the_line_to_add_is_one_that_a_job_file_takes(kind: str, location: str, mode: str, line: str) -> None:
+    """A refused write names the output that would take it, if one would; the model accepts it."""
+    said = places.line_for(kind, location, mode, ["orders"], base="/")
+    assert said == line
+    if line:
+        import yaml
+
+        assert Output.model_validate(yaml.safe_load(said)[0]).capture
+
+
+# --- what the script does ------------------------------------------------------------------------------------------------------
+
+
+def begun(folder: Path, *, warn: bool = False, **spec: Any) -> tuple[Granted, ScriptWrites]:
+    outputs = [
+        {"name": "events", "slotLog": {"path": "events"}, "capture": True},
+        {"name": "other", "slotLog": {"path": "other"}},
+    ]
+    attempt = granted(folder, outputs=outputs, **spec)
+    job = IdempotentJob.of(attempt.assignment.spec.job)
+    return attempt, ScriptWrites(attempt.job(), job.resolved_outputs, warn=warn, base=str(folder))
+
+
+def told(attempt: Granted) -> list[tuple[str, Any]]:
+    from sparkonce.blocking import run
+
+    reports = run(attempt.store.reports(attempt.record.address, attempt.record.generation))
+    return [(each.kind, each.body) for each in reports]
+
+
+def test_an_undeclared_write_ends_the_job_before_it_runs(tmp_path: Path) -> None:
+    """Reported as permanent, raised in the script, and raised again at its end where the script has caught it."""
+    attempt, watched = begun(tmp_path)
+    ran: list[int] = []
+    for _ in range(2):
+        with pytest.raises(UndeclaredOutput, match=r"RDD.saveAsTextFile\(\) to /elsewhere\. It was not run"):
+            watched.other("RDD.saveAsTextFile()", "/elsewhere", lambda: ran.append(1))
+    with pytest.raises(UndeclaredOutput):
+        watched.end()
+    assert (ran, [kind for kind, _ in told(attempt)]) == ([], ["permanent-error"])
+
+
+def test_a_write_to_an_output_without_capture_is_refused_also_where_others_pass(tmp_path: Path) -> None:
+    """The remedy names its field. `Warn` lets no write into the folder of an output."""
+    for warn in (False, True):
+        _, watched = begun(tmp_path / str(warn), warn=warn)
+        with pytest.raises(InvalidInput, match="give the output `capture: true`"):
+            watched.other("RDD.saveAsTextFile()", str(tmp_path / str(warn) / "other" / "x"), lambda: None)
+
+
+def test_a_write_that_passes_is_named_in_the_result_before_it_runs(tmp_path: Path) -> None:
+    """Each place once, shortened, and no more than a record has room for; without the password of a URL."""
+    attempt, watched = begun(tmp_path, warn=True)
+    ran: list[int] = []
+    watched.other("a", "postgresql://me:secret@db/x", lambda: ran.append(len(told(attempt))))
+    for number in range(WARNINGS + 3):
+        watched.other("a write", f"/{'x' * WARNING}{number}", lambda: ran.append(0))
+        watched.other("a write", f"/{number}", lambda: ran.append(0))
+    values = max((body["values"][UNDECLARED] for _, body in told(attempt)), key=len)
+    assert (ran[0], len(ran), len(values), values[0]) == (
+        1,
+        2 * WARNINGS + 7,
+        WARNINGS + 1,
+        "a to postgresql://me@db/x",
+    )
+    assert max(map(len, values)) <= WARNING
+
+
+def test_an_output_that_the_script_did_not_write_ends_the_job(tmp_path: Path) -> None:
+    """Nothing was declared by mistake unnoticed: the sentence names output and place."""
+    attempt, watched = begun(tmp_path)
+    with pytest.raises(InvalidInput, match="wrote nothing to output events"):
+        watched.end()
+    assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
+
+
+# --- how it runs ---------------------------------------------------------------------------------------------------------------
+
+
+class Ended:
+    """A capture that counts its ends."""
+
+    ends = 0
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What running a script changes in this process."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    yield
+    for name in ("last_type", "last_value", "last_traceback"):
+        sys.__dict__.pop(name, None)
+
+
+def ended(script: Path, text: str, *arguments: str) -> tuple[object, int]:
+    """Exit code, and how often the blocks were ended."""
+    script.write_text(text)
+    watched: Any = Ended()
+    try:
+        code: object = capture._run([str(script), *arguments], watched)
+    except SystemExit as left:
+        code = left.code
+    return code, watched.ends
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    ("text", "code", "ends"),
+    [
+        ("pass", 0, 1),
+        ("import sys; sys.exit()", 0, 1),
+        ("import sys; sys.exit(0)", 0, 1),
+        ("import sys; sys.exit(3)", 3, 0),
+        ("import sys; sys.exit('why')", "why", 0),
+        ("raise ValueError('x')", 1, 0),
+        ("import nothing_of_that_name", 1, 0),
+        ("x = (", 1, 0),
+        ("import sys; assert __name__ == '__main__' and sys.argv[1:] == ['a'] and __file__ == sys.argv[0]", 0, 1),
+        ("import sys; assert sys.modules['__main__'].__dict__ is globals()", 0, 1),
+        ("import beside; assert beside.n == 1", 0, 1),
+    ],
+)
+def test_blocks_end_only_when_the_script_ended_by_itself(tmp_path: Path, text: str, code: object, ends: int) -> None:
+    """Its exit code is the interpreter's; it is `__main__`, has its arguments, and imports what is beside it."""
+    (tmp_path / "beside.py").write_text("n = 1")
+    assert ended(tmp_path / "script.py", text, "a") == (code, ends)
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("text", ["def f():\n    1 / 0\nf()\n", "import nothing_of_that_name\n", "x = (\n", None])
+def test_a_traceback_reads_as_without_us(tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str | None) -> None:
+    """Not one line differs, so the log of a failed driver is judged alike; a missing file is said as the interpreter says it."""
+    script = tmp_path / "script.py"
+    if text is not None:
+        script.write_text(text)
+    plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    watched: Any = Ended()
+    with pytest.raises(SystemExit) as left:
+        raise SystemExit(capture._run([str(script)], watched))
+    assert (left.value.code, capfd.readouterr().err) == (plain.returncode, plain.stderr)
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_program_goes_on_in_the_interpreter_that_the_job_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's own choice first, then Spark's variables; never itself."""
+    went: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, arguments: went.append(arguments))
+    monkeypatch.setattr(capture, "start", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["sparkonce-driver", "script.py", "1"])
+    for name in ("SPARKONCE_DRIVER_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/opt/bin/sparkonce-driver")
+    capture.main()
+    assert went == []
+    monkeypatch.setenv("PYSPARK_PYTHON", "/bin/sh")
+    capture.main()
+    assert went == [["/bin/sh", "-m", "sparkonce.driver.capture", "script.py", "1"]]

@@ -1,0 +1,198 @@
+"""A captured script's calls with Spark's real Delta engine, in a process of its own: `python -m harness.captured_spark FOLDER JARS`.
+
+It issues writes of each kind on captured outputs, and calls that are refused, and prints what each left as one JSON object. It is a
+separate process, because the jars must be there when its JVM starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from harness.delta_spark import session
+from harness.granted import Granted, granted
+from harness.native_spark import threaded
+from sparkonce.driver.script_writes import ScriptWrites
+from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.open import sinks_of
+
+DELTA = ("orders", "made", "named", "managed")
+
+
+def captured(attempt: Granted, *, warn: bool = False) -> ScriptWrites:
+    """The capture of a driver of this attempt, with Spark as its stager."""
+    job = IdempotentJob.of(attempt.assignment.spec.job)
+    ours = attempt.job(sinks=sinks_of(job, str(attempt.folder)))
+    return ScriptWrites(ours, job.resolved_outputs, warn=warn, base=str(attempt.folder))
+
+
+def main(folder: Path, jars: str) -> None:
+    orders = folder / "orders"
+    rows = pa.table({"id": pa.array(range(4), pa.int64()), "v": pa.array([0] * 4, pa.int32())})
+    # This engine can neither write nor read checkpoints with this Spark (it calls a removed method), so the test has none.
+    write_deltalake(str(orders), rows, configuration={"delta.checkpointInterval": "1000"})
+    spark = session(folder, jars)
+    from pyspark.sql.functions import expr, lit
+
+    paths = {"orders": "orders", "made": "made", "named": "tables/named", "managed": "warehouse/managed"}
+    outputs: list[dict[str, Any]] = [
+        {"name": name, "delta": {"path": path}, "capture": True} for name, path in paths.items()
+    ]
+    outputs += [
+        {"name": "events", "slotLog": {"path": "events"}, "capture": True},
+        {"name": "other", "slotLog": {"path": "other"}},
+    ]
+    attempt = granted(folder, outputs=outputs)
+    one: Any = spark.range(50, 51).selectExpr("id", "1 AS v").coalesce(1)
+    table = f"delta.`{orders}`"
+    steps: list[Callable[[], object]] = [
+        lambda: spark.sql("CREATE DATABASE IF NOT EXISTS more"),
+        lambda: spark.sql(f"CREATE TABLE IF NOT EXISTS known USING delta LOCATION '{orders}'"),
+        lambda: spark.sql(
+            "MERGE INTO known t USING (SELECT * FROM range(3, 5)) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 9)"
+        ),
+        lambda: spark.sql(f"UPDATE {table} SET v = 7 WHERE id = 0"),
+        lambda: one.write.insertInto("known"),
+        lambda: one.writeTo("known").append(),
+        lambda: one.alias("s").mergeInto("known", expr("s.id = known.id")).whenMatched().update({"v": lit(2)}).merge(),
+        lambda: one.write.format("delta").partitionBy("V").save("made"),
+        lambda: one.write.save("made", format="delta", mode="overwrite"),
+        lambda: one.write.format("delta").option("path", str(folder / "tables" / "named")).saveAsTable("more.named"),
+        lambda: one.write.format("delta").mode("append").saveAsTable("more.named"),
+        lambda: one.write.saveAsTable("managed", format="delta", mode="overwrite"),
+        lambda: one.write.parquet("events", compression="gzip"),
+        lambda: one.write.format("noop").mode("overwrite").save(),
+    ]
+    tables = {name: folder / path for name, path in paths.items()}
+
+    def numbers() -> dict[str, list[list[int]]]:
+        read = {name: DeltaTable(str(at)).to_pyarrow_table().to_pylist() for name, at in tables.items()}
+        return {name: sorted([row["id"], row["v"]] for row in found) for name, found in read.items()}
+
+    def versions() -> dict[str, int]:
+        return {name: DeltaTable(str(at)).version() for name, at in tables.items()}
+
+    def names(beginning: str) -> list[str]:
+        return sorted(path.name for path in folder.iterdir() if path.name.startswith(beginning))
+
+    facts: dict[str, Any] = {}
+    first = captured(attempt)
+    first.watch()
+    for step in steps:
+        step()
+    facts["left"] = numbers()
+    facts["partitioned by"] = DeltaTable(str(tables["made"])).metadata().partition_columns
+    first.end()
+    facts["events"] = len(list((folder / "events").glob("_data/*/*/*.parquet")))
+    facts["ended"] = sorted(name for name in (*DELTA, "events") if attempt.committed(name) is not None)
+    before = versions()
+    second = captured(attempt)
+    replayed(first, second)
+    for step in steps:
+        step()
+    second.end()
+    facts["issued twice"] = (numbers() == facts["left"], versions() == before)
+    third = captured(attempt)
+    replayed(second, third)
+    facts["refused"] = {name: refused(third, call) for name, call in undeclared(spark, one, folder, table).items()}
+    facts["written by refused calls"] = (
+        versions() == before,
+        sorted(path.name for path in folder.iterdir() if path.name.startswith("no-")),
+    )
+    third._refused = None
+    facts["reads"] = spark.sql(f"SELECT count(*) AS n FROM {table}").collect()[0]["n"]
+    spark.sql("CREATE OR REPLACE TEMP VIEW some AS SELECT 1")
+    spark.sql("CACHE TABLE cached AS SELECT 1")
+    spark.sql("SHOW TABLES").collect()
+    spark.sql("SET spark.sql.shuffle.partitions=1")
+    one.createOrReplaceTempView("two")
+    facts["reading refused"] = third._refused is not None
+    fourth = captured(attempt, warn=True)
+    replayed(third, fourth)
+    one.write.csv(str(folder / "yes-csv"))
+    spark.sql(f"CREATE TABLE passes USING parquet LOCATION '{folder}/yes-table' AS SELECT 1 AS a")
+    facts["passed"] = names("yes-")
+    unseen: dict[str, Callable[[], object]] = {
+        "folder": lambda: one.write.csv(str(orders / "x")),
+        "replace": lambda: one.writeTo("known").createOrReplace(),
+        "immediate": lambda: spark.sql("EXECUTE IMMEDIATE 'DELETE FROM known'"),
+        "directory": lambda: spark.sql(f"INSERT OVERWRITE DIRECTORY '{orders}' USING parquet SELECT 1 AS a"),
+        "drop": lambda: spark.sql("DROP TABLE known"),
+        "table in it": lambda: one.write.option("path", str(orders / "y")).saveAsTable("inside"),
+        "stream": lambda: spark.readStream.format("rate").load().writeStream.format("delta").start(str(orders)),
+        "thread": lambda: threaded(lambda: one.write.csv(str(folder / "no-thread"))),
+    }
+    facts["refused beside warn"] = {name: refused(fourth, call) for name, call in unseen.items()}
+    facts["written beside warn"] = (versions() == before, names("no-"))
+    (folder / "facts.json").write_text(json.dumps(facts))
+    spark.stop()
+
+
+def replayed(last: ScriptWrites, following: ScriptWrites) -> None:
+    """Another driver of the attempt takes the place of the last one."""
+    last._hooks.__exit__(None, None, None)
+    following.watch()
+
+
+def refused(watched: ScriptWrites, call: Callable[[], object]) -> str | None:
+    watched._refused = None
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def undeclared(spark: Any, one: Any, folder: Path, table: str) -> dict[str, Callable[[], object]]:
+    """Calls that must not run; what they would write is named `no-...`."""
+    at = {
+        each: str(folder / f"no-{each}")
+        for each in ("delta", "csv", "json", "orc", "text", "parquet", "rdd", "dir", "table", "stream")
+    }
+    other = spark.newSession()
+    text = one.selectExpr("CAST(id AS string)")
+    return {
+        "delta": lambda: one.write.format("delta").save(at["delta"]),
+        "delta by sql": lambda: spark.sql(f"CREATE TABLE delta.`{at['delta']}` USING delta AS SELECT 1 AS a"),
+        "csv": lambda: one.write.csv(at["csv"], mode="overwrite"),
+        "json": lambda: one.write.json(at["json"]),
+        "orc": lambda: one.write.format("orc").save(at["orc"]),
+        "text": lambda: text.write.text(at["text"]),
+        "parquet": lambda: one.write.parquet(at["parquet"]),
+        "jdbc": lambda: one.write.jdbc("jdbc:postgresql://me:secret@nowhere/db", "t"),
+        "kafka": lambda: one.write.format("kafka").option("topic", "t").save(),
+        "rdd": lambda: one.rdd.saveAsTextFile(at["rdd"]),
+        "pickles": lambda: one.rdd.saveAsPickleFile(at["rdd"]),
+        "directory": lambda: spark.sql(f"INSERT OVERWRITE DIRECTORY '{at['dir']}' USING parquet SELECT 1 AS a"),
+        "table as": lambda: spark.sql(f"CREATE TABLE made_up USING parquet LOCATION '{at['table']}' AS SELECT 1 AS a"),
+        "saved as": lambda: one.write.option("path", at["table"]).saveAsTable("made_up"),
+        "catalog": lambda: spark.catalog.createTable("made_up", at["table"], "parquet"),
+        "stream": lambda: spark.readStream.format("rate").load().writeStream.format("noop").start(),
+        "drop": lambda: spark.sql("DROP TABLE known"),
+        "truncate": lambda: spark.sql(f"TRUNCATE TABLE {table}"),
+        "alter": lambda: spark.sql("ALTER TABLE known SET TBLPROPERTIES ('a' = 'b')"),
+        "optimize": lambda: spark.sql(f"OPTIMIZE {table}"),
+        "vacuum": lambda: spark.sql(f"VACUUM {table}"),
+        "replace": lambda: spark.sql(f"CREATE OR REPLACE TABLE {table} USING delta AS SELECT 1 AS a"),
+        "createOrReplace": lambda: one.writeTo("known").createOrReplace(),
+        "immediate": lambda: spark.sql("EXECUTE IMMEDIATE 'DELETE FROM known'"),
+        "own identifier": lambda: one.write.format("delta").option("txnAppId", "a").mode("append").save("orders"),
+        "parquet over": lambda: one.write.mode("overwrite").parquet("events"),
+        "parquet twice": lambda: [one.write.mode("append").parquet("events") for _ in range(2)],
+        "parquet option": lambda: one.write.mode("append").option("maxRecordsPerFile", "1").parquet("events"),
+        "other output": lambda: one.write.mode("append").parquet("other"),
+        "partition": lambda: one.write.mode("append").parquet("events/v=1"),
+        "folder above": lambda: one.write.mode("overwrite").json(str(folder)),
+        "thread": lambda: threaded(lambda: one.write.format("delta").mode("append").save("orders")),
+        "session": lambda: other.sql(f"INSERT INTO {table} SELECT 1L, 1"),
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
