@@ -36,6 +36,7 @@ COPY --from=jars /jars/ /opt/sparkonce/lib/pyspark/jars/
 COPY --from=packages /opt/sparkonce/app /opt/sparkonce/app
 COPY --from=packages /usr/local/bin/sparkonce /usr/local/bin/sparkonce
 COPY --chmod=755 scripts/images/spark/entrypoint.sh /opt/entrypoint.sh
+COPY --chmod=755 scripts/images/spark/sparkonce-driver /usr/local/bin/sparkonce-driver
 ENV PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENV PYTHONPATH="/opt/sparkonce/app:/opt/sparkonce/lib"
 ENV LC_ALL="C.UTF-8"

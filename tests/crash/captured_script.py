@@ -27,7 +27,7 @@ def main(lake: str, last: str = "") -> None:
     spark = SparkSession.builder.getOrCreate()
     orders, totals = f"{lake}/orders", f"{lake}/totals"
     if last == "undeclared":
-        spark.range(3).write.json(f"{lake}/undeclared")
+        spark.range(3).write.parquet(f"{lake}/undeclared")
     spark.udf.register("slow", lambda number: slowly(number, orders), "long")
     spark.sql("CREATE OR REPLACE TEMP VIEW changes AS SELECT id, slow(id) AS s FROM range(5, 15)")
     spark.sql(

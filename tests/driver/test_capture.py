@@ -13,7 +13,7 @@ import pytest
 from harness.granted import Granted, granted
 from sparkonce.driver import capture, places
 from sparkonce.driver.script_writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
-from sparkonce.errors import InvalidInput, UndeclaredOutput
+from sparkonce.errors import Fenced, InvalidInput, UndeclaredOutput
 from sparkonce.model.spec import IdempotentJob, Output
 
 LAKE = {"orders": "file:///lake/orders", "events": "s3a://bucket/events"}
@@ -28,6 +28,7 @@ LAKE = {"orders": "file:///lake/orders", "events": "s3a://bucket/events"}
         ("orders", "orders"),  # below the folder that the script runs in
         ("s3://bucket/events", "events"),
         ("s3a://bucket/events/", "events"),
+        ("/lake", None),
         ("/lake/orders2", None),
         ("/lake/orders/day=1", None),
         ("/lake/*", None),
@@ -96,6 +97,7 @@ def test_an_undeclared_write_ends_the_job_before_it_runs(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(UndeclaredOutput, match=r"RDD.saveAsTextFile\(\) to /elsewhere\. It was not run"):
             watched.other("RDD.saveAsTextFile()", "/elsewhere", lambda: ran.append(1))
+    watched._job._outputs_written.add("events")  # the script has written all that it declares
     with pytest.raises(UndeclaredOutput):
         watched.end()
     assert (ran, [kind for kind, _ in told(attempt)]) == ([], ["permanent-error"])
@@ -107,6 +109,15 @@ def test_a_write_to_an_output_without_capture_is_refused_also_where_others_pass(
         _, watched = begun(tmp_path / str(warn), warn=warn)
         with pytest.raises(InvalidInput, match="give the output `capture: true`"):
             watched.other("RDD.saveAsTextFile()", str(tmp_path / str(warn) / "other" / "x"), lambda: None)
+
+
+def test_a_long_location_is_compared_whole(tmp_path: Path) -> None:
+    """What a sentence cuts off still belongs to the output."""
+    attempt, watched = begun(tmp_path, warn=True)
+    place = str(tmp_path / "events" / "  x" / ("y" * 600))
+    with pytest.raises(InvalidInput, match="output events takes"):
+        watched.other("a write", place, lambda: None)
+    assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
 
 
 def test_a_write_that_passes_is_named_in_the_result_before_it_runs(tmp_path: Path) -> None:
@@ -133,6 +144,59 @@ def test_an_output_that_the_script_did_not_write_ends_the_job(tmp_path: Path) ->
     with pytest.raises(InvalidInput, match="wrote nothing to output events"):
         watched.end()
     assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
+
+
+def test_a_session_of_spark_connect_ends_the_job(tmp_path: Path) -> None:
+    """Its writes go through classes that are not watched; any other session passes."""
+    _, watched = begun(tmp_path)
+    assert watched.session(7) == 7
+    with pytest.raises(InvalidInput, match="Spark Connect"):
+        watched.session(type("Session", (), {"__module__": "pyspark.sql.connect.session"})())
+
+
+# --- the table that a script makes ----------------------------------------------------------------------------------------------
+
+
+def made(folder: Path) -> Granted:
+    return granted(folder, outputs=[{"name": "orders", "delta": {"path": "orders"}, "capture": True}])
+
+
+SCHEMA = '{"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": true, "metadata": {}}]}'
+
+
+def test_a_table_is_created_once_and_names_the_key_that_made_it(tmp_path: Path) -> None:
+    """In whichever attempt; another key finds it there. It has no rows, and the columns and partitions that were given."""
+    from deltalake import DeltaTable
+
+    from sparkonce.blocking import run
+
+    attempt = made(tmp_path)
+    sink: Any = attempt.sinks()["orders"]
+    key = attempt.key("orders")
+    create = {"schema": SCHEMA, "partition_by": ("absent",)}
+    with pytest.raises(InvalidInput, match="cannot become a Delta table"):
+        run(sink.create(key, 1, **create))
+    create = {"schema": SCHEMA, "partition_by": ()}
+    assert [run(sink.create(key, token, **create)) for token in (1, 2)] == [True, True]
+    assert run(sink.create(key.model_copy(update={"generation": 2}), 1, **create)) is False
+    table = DeltaTable(str(tmp_path / "orders"))
+    assert (table.version(), table.to_pyarrow_table().num_rows, [each.name for each in table.schema().fields]) == (
+        0,
+        0,
+        ["n"],
+    )
+
+
+def test_an_attempt_that_was_ended_creates_no_table(tmp_path: Path) -> None:
+    """Its successor has left a note; nothing appears."""
+    from sparkonce.blocking import run
+
+    attempt = made(tmp_path)
+    sink: Any = attempt.sinks()["orders"]
+    attempt.fence("orders", 2)
+    with pytest.raises(Fenced):
+        run(sink.create(attempt.key("orders"), 1, schema=SCHEMA, partition_by=()))
+    assert not (tmp_path / "orders" / "_delta_log").exists()
 
 
 # --- how it runs ---------------------------------------------------------------------------------------------------------------

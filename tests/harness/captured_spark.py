@@ -22,6 +22,26 @@ from sparkonce.driver.script_writes import ScriptWrites
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import sinks_of
 
+READING = (
+    "SELECT /*+ BROADCAST(a) */ * FROM {t} a JOIN {t} b USING (id)",
+    "SELECT * FROM {t} VERSION AS OF 0",
+    "SELECT * FROM {t} TABLESAMPLE (1 ROWS)",
+    "SELECT * FROM range(2) r, LATERAL (SELECT r.id + 1)",
+    "SELECT id, row_number() OVER w FROM {t} WINDOW w AS (ORDER BY id)",
+    "SELECT v, count(*) FROM {t} GROUP BY v HAVING count(*) > 0 ORDER BY v LIMIT 1 OFFSET 0",
+    "WITH w AS (SELECT 1 AS a) SELECT * FROM w UNION ALL SELECT 2",
+    "FROM {t} |> WHERE id > 0 |> SELECT id",
+    "SELECT * FROM (VALUES (1)) AS x(a)",
+    "VALUES (1), (2)",
+    "TABLE known",
+    "SELECT id FROM {t} CLUSTER BY id",
+    "SELECT explode(array(1)) AS e",
+    "EXPLAIN SELECT 1",
+    "DESCRIBE DETAIL {t}",
+    "DESCRIBE HISTORY {t}",
+    "SHOW TBLPROPERTIES {t}",
+    "USE default",
+)
 DELTA = ("orders", "made", "named", "managed")
 
 
@@ -107,7 +127,10 @@ def main(folder: Path, jars: str) -> None:
     )
     third._refused = None
     facts["reads"] = spark.sql(f"SELECT count(*) AS n FROM {table}").collect()[0]["n"]
+    for text in READING:
+        spark.sql(text.format(t=table)).collect()
     spark.sql("CREATE OR REPLACE TEMP VIEW some AS SELECT 1")
+    spark.sql("DROP VIEW some")
     spark.sql("CACHE TABLE cached AS SELECT 1")
     spark.sql("SHOW TABLES").collect()
     spark.sql("SET spark.sql.shuffle.partitions=1")

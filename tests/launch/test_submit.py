@@ -68,6 +68,16 @@ def test_the_application_option_replaces_the_main_file(tmp_path: Path) -> None:
     assert made.argv[-1] == "/elsewhere/load.py"
 
 
+def test_a_captured_script_is_the_first_argument_of_a_file_of_ours(tmp_path: Path) -> None:
+    """A file that is there, whose main file and arguments are the job's; a job that captures nothing runs as ever."""
+    outputs = [{"name": "orders", "slotLog": {"path": "orders"}, "capture": True}]
+    template = {"mainApplicationFile": "jobs/load.py", "arguments": ["1"]}
+    made = command_for(template_of)(granted(tmp_path, template=template, outputs=outputs).assignment)
+    assert list(made.argv[-2:]) == [f"{tmp_path}/jobs/load.py", "1"]
+    assert Path(made.argv[-3]).name == "capture.py" and Path(made.argv[-3]).is_file()
+    assert command(tmp_path).argv[-2:-1] != made.argv[-3:-2]
+
+
 def test_the_jobs_conf_wins_over_ours_and_master_is_local(tmp_path: Path) -> None:
     """Output is quiet by default, and the application has the attempt's name unless the job gives one."""
     plain = command(tmp_path)

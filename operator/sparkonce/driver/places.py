@@ -16,8 +16,8 @@ from sparkonce.model.spec import NAME_LENGTH
 from sparkonce.sink.objects import cloud
 from sparkonce.sink.objects.location import local_folder, on_store
 
-PARTS = 400
-"""Characters of a location that a sentence shows."""
+SHOWN = 500
+"""Characters of a command and its location in a sentence."""
 _APPENDS = ("append", "errorifexists", "ignore")
 _FIELD = ""  # of a job; the sentence is not shown
 
@@ -76,6 +76,6 @@ def name_for(location: str, taken: Collection[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """A location or command as a sentence shows it."""
+    """A command with its location, as a sentence shows it."""
     line = " ".join(text.split())
-    return line if len(line) <= PARTS else f"{line[:PARTS]}..."
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

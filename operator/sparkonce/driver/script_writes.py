@@ -47,6 +47,7 @@ from sparkonce.driver.statements import (
 from sparkonce.errors import InvalidInput, OutputUnsupported, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output
 from sparkonce.sink.native import TakesStatements
+from sparkonce.sink.staging import CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,6 +159,14 @@ class ScriptWrites:
         """A call outside of Spark SQL."""
         return run() if self._passes() else self._undeclared(what, where, run)
 
+    def session(self, made: Any) -> Any:
+        """A session that the script has made. Raises: InvalidInput: it is one of Spark Connect, whose writes go through other classes."""
+        if type(made).__module__.startswith(CONNECT):
+            self._fail(
+                InvalidInput("a captured script needs a Spark session in this process, and it uses Spark Connect")
+            )
+        return made
+
     # --- where it goes -------------------------------------------------------------------------------------------------------
 
     def _place(self, statement: Statement) -> str | None:
@@ -206,12 +215,16 @@ class ScriptWrites:
             return path
 
     def _harmless(self, target: Target) -> bool:
-        """Whether a command writes no table: it makes a schema, or a table that is there already."""
+        """Whether a command writes no table: of schemas, temporary functions and views, and tables that are there already."""
         plan, name = target.plan, _class(target.plan)
         if name == "CreateNamespace":
             return True
         if name == "CreateFunctionCommand":
             return bool(plan.isTemp())
+        if name == "DropView":
+            java: Any = target.session
+            parts = plan.children().apply(0).nameParts()
+            return bool(java._jsparkSession.sessionState().catalog().isTempView(parts))
         if name != "CreateTable" or not plan.ignoreIfExists():
             return False
         place = self._target(target)
@@ -243,8 +256,8 @@ class ScriptWrites:
     # --- whether it may ------------------------------------------------------------------------------------------------------
 
     def _passes(self) -> bool:
-        """Whether the call belongs to a write of sparkonce's own, or of a block that the script itself has opened."""
-        return threading.get_ident() == self._thread and (self._own or self._job._block is not None)
+        """Whether the call belongs to a write of sparkonce's own, or to a statement of a block."""
+        return self._own and threading.get_ident() == self._thread
 
     def _in_order(self, what: str, where: str, session: Any) -> None:
         """Raises: InvalidInput: the write comes from where it has no order among the others."""
@@ -277,8 +290,7 @@ class ScriptWrites:
         of Spark's, although it names no place."""
         if self._refused is not None:
             raise self._refused
-        where = without_password(places.shown(where))
-        said = without_password(places.shown(what)) + (f" to {where}" if where else "")
+        said = without_password(places.shown(f"{what} to {where}" if where else what))
         error = self._refusal(said, where, form, mode, told=told or bool(where))
         if error is not None:
             self._fail(error)
@@ -420,7 +432,7 @@ class ScriptWrites:
     def _of_job(self) -> list[Hook]:
         """Calls of `Job` that write by Spark, and those that would number a captured table's statements a second time."""
 
-        def staging(original: Callable[..., Any]) -> Callable[..., Any]:
+        def inside(original: Callable[..., Any]) -> Callable[..., Any]:
             def wrapped(*arguments: Any, **named: Any) -> Any:
                 before, self._own = self._own, True
                 try:
@@ -442,7 +454,8 @@ class ScriptWrites:
 
             return wrapped
 
-        return [(Job, "_stage", staging), (Job, "native", block), (Job, "sql", block)]
+        own: list[Hook] = [(Job, "_stage", inside), (Native, "statement", inside)]
+        return [*own, (Job, "native", block), (Job, "sql", block)]
 
 
 _MAKES = ("CreateTable", "CreateTableAsSelect", "ReplaceTable", "ReplaceTableAsSelect")
@@ -494,6 +507,13 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
     from pyspark import RDD
     from pyspark.sql.catalog import Catalog
     from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.session import SparkSession
+
+    def session(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            return capture.session(original(*arguments, **named))
+
+        return wrapped
 
     def shortcut(form: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -524,6 +544,7 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
         for form in ("parquet", "json", "csv", "orc", "text", "xml", "jdbc")
         if form in DataFrameWriter.__dict__
     ]
+    hooks += [(SparkSession.Builder, name, session) for name in ("getOrCreate", "create")]
     hooks += [(RDD, name, elsewhere(f"RDD.{name}()", "path")) for name in RDD.__dict__ if name.startswith("saveAs")]
     hooks += [
         (Catalog, name, elsewhere(f"spark.catalog.{name}()", "tableName"))

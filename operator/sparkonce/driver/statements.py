@@ -50,7 +50,8 @@ _WRITES = {
 _QUERIES = frozenset(
     "Project Filter Aggregate Sort GlobalLimit LocalLimit Limit Offset Distinct Union Except Intersect UnresolvedRelation "  # noqa: SIM905 - names
     "UnresolvedInlineTable LocalRelation UnresolvedHaving WithWindowDefinition SubqueryAlias OneRowRelation Join "
-    "RepartitionByExpression Repartition Pivot Unpivot Sample Generate UnresolvedWith UnresolvedTableValuedFunction".split()
+    "RepartitionByExpression Repartition Pivot Unpivot Sample Generate UnresolvedWith UnresolvedTableValuedFunction "
+    "UnresolvedHint LateralJoin UnresolvedSubqueryColumnAliases RelationTimeTravel Window".split()
 )
 """Plans of queries. Everything else is refused: some plans that write are no commands for Spark (EXECUTE IMMEDIATE, RESTORE)."""
 
@@ -379,7 +380,7 @@ def take_write(
     if given.get("txnAppId") is not None or _option(writer, "txnAppId") is not None:
         at = Target(session=writer._spark, table=table if path is None else f"delta.`{path}`")  # noqa: SLF001 - see above
         return block.refuse("a write with its own txnAppId, which numbers it already", call.run, target=at)
-    into = given.get("overwrite")  # of insertInto
+    into = given.get("overwrite") if "tableName" in given else None  # of insertInto
     mode = str(given.get("mode") or (("append", "overwrite")[into] if into is not None else jvm.curmode())).lower()
     by, named = given.get("partitionBy"), jvm.partitioningColumns()
     columns = [by] if isinstance(by, str) else by or (_items(named.get()) if named.isDefined() else ())

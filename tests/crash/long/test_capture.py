@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -57,6 +58,9 @@ class Captured(Scene):
         assert self.read("orders", "id", "v") == ORDERS
         assert self.read("totals", "v", "count") == TOTALS
         assert self.rows("events") == EVENTS
+
+    def said(self) -> dict[str, Any]:
+        return dict(json.loads(self.last_output().splitlines()[-1]))
 
     def entries(self) -> list[str]:
         return sorted(str(path) for path in self.lake.glob("*/_delta_log/*.json"))
@@ -181,19 +185,31 @@ def test_three_senders_of_one_script(made: Any) -> None:
 
 
 @pytest.mark.spark
-def test_an_undeclared_write_is_refused_and_the_remedy_works(made: Any) -> None:
-    """One attempt, nothing written; with `capture: {undeclared: Warn}`, as the message says, it passes and the result names it."""
+@pytest.mark.parametrize("remedy", ["line", "warn"])
+def test_an_undeclared_write_is_refused_and_both_remedies_work(made: Any, remedy: str) -> None:
+    """One attempt, nothing written. With the line that the message names it is made once; with `capture: {undeclared: Warn}` it passes, and
+    the result names it."""
     scene = made("undeclared")
-    before = scene.entries()
+    before, undeclared = scene.read("orders", "id", "v"), scene.lake / "undeclared"
     assert until_ended(scene.run(), PATIENCE) == FAILED
     said = scene.said()
     assert said["phase"] == "Failed"
-    assert "capture: {undeclared: Warn}" in said["message"] and "lake/undeclared" in said["message"]
-    assert (len(scene.attempts_made()), scene.entries(), (scene.lake / "undeclared").exists()) == (1, before, False)
-    scene.edit(capture={"undeclared": "Warn"})
+    assert (len(scene.attempts_made()), scene.read("orders", "id", "v"), undeclared.exists()) == (1, before, False)
+    message = str(said["result"]["failure"]["message"])
+    if remedy == "line":
+        line = message.split("add `")[1].split("`", maxsplit=1)[0]
+        scene.edit(outputs=[*scene.spec["outputs"], *yaml.safe_load(line)])
+    else:
+        assert "`capture: {undeclared: Warn}` in spec" in message
+        scene.edit(capture={"undeclared": "Warn"})
     done = scene.finish()
-    assert done["values"]["undeclaredWrites"] == [f"a write (json errorifexists) to file:{scene.lake}/undeclared"]
     scene.right()
+    if remedy == "line":
+        assert len(list(undeclared.glob("_idem/*-g*/*.json"))) == 1
+        assert not list(undeclared.glob("*.parquet"))
+    else:
+        assert done["result"]["values"]["undeclaredWrites"] == [f"a write (parquet errorifexists) to file:{undeclared}"]
+        assert len(list(undeclared.glob("*.parquet"))) > 0
 
 
 @pytest.mark.spark
@@ -201,8 +217,7 @@ def test_an_error_of_the_script_ends_it_after_one_attempt(made: Any) -> None:
     """As without capture: a path that does not exist is the script's error. Statements are committed by then, so a person decides."""
     scene = made("error")
     assert until_ended(scene.run(), PATIENCE) != 0
-    said = scene.said()
-    assert "PATH_NOT_FOUND" in said["message"]
+    assert "PATH_NOT_FOUND" in scene.last_output()
     assert len(scene.attempts_made()) == 1
     assert scene.read("orders", "id", "v") == ORDERS
 
