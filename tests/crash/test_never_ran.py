@@ -12,6 +12,7 @@ from crash.scene import PATIENCE, Scene
 from harness.patience import until_ended
 
 SCRIPT = "open('effects', 'a').write('once\\n')\n"
+RETRY = {"maxAttempts": 1, "backoff": {"initial": "0s", "max": "0s"}}
 PLACED, SPAWNED = "launch.local.placed", "launch.local.spawned"
 
 
@@ -21,7 +22,7 @@ def scene(tmpfs_path: Path) -> Scene:
     script = tmpfs_path / "script.py"
     script.write_text(SCRIPT)
     return Scene(
-        tmpfs_path, spec={"outputs": [], "retry": {"maxAttempts": 1}, "heartbeatTimeoutSeconds": None}, script=script
+        tmpfs_path, spec={"outputs": [], "retry": RETRY, "heartbeatTimeoutSeconds": None}, script=script
     )
 
 
