@@ -80,7 +80,7 @@ def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
     goals = {(row["what"], row["unit"]): (row["goal"], row["atMost"]) for row in replay["table"]}
     assert goals["replay: in the process", "ms"] == ("< 100 ms", 100)
     assert goals["replay: the command", "ms"] == ("< 1 s", 1000)
-    assert [row["spreadOf"] for row in replay["table"]] == ["ms", "ms", "ratio"]
+    assert [row["spreadOf"] for row in replay["table"]] == ["ms", "ms", "CPU ms", "ratio"]
     assert "not told apart" in printed
 
 

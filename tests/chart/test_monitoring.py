@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.main import get_command
 
 from harness.helm import BACKUPS, CHART, ROOT, one, rendered
-from sparkonce.cli.app import app as sparkonce
+from sparkonce.cli.app import program
 from sparkonce.cli.kubectl.app import app as kubectl
 from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.metrics import GAUGES, Metrics
@@ -200,7 +200,7 @@ def unknown_command(text: str) -> str | None:
     words = shlex.split(text)[2 if plugin else 1 :]
     if words[:2] == ["doctor", "accept-restore"]:
         words = words[1:]
-    command: Any = get_command(kubectl if plugin else sparkonce)
+    command: Any = get_command(kubectl if plugin else program())
     options = {each for parameter in command.params for each in parameter.opts}
     while words and hasattr(command, "commands"):
         word = words.pop(0)

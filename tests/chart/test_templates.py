@@ -34,7 +34,7 @@ from harness.helm import (
     template,
 )
 from sparkonce import settings
-from sparkonce.cli.app import app
+from sparkonce.cli.app import program
 from sparkonce.controller.controller import ControllerSettings
 from sparkonce.gateway.serving import FINISH
 from sparkonce.model.record import gateway_audience
@@ -171,7 +171,7 @@ def test_the_grace_period_is_longer_than_a_hand_over(values: Path) -> None:
 @every_set
 def test_the_programs_know_what_they_are_told(values: Path) -> None:
     """Each argument is an option of the command line, and the store's own code can parse its address."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined] # of a group
+    commands = typer.main.get_command(program()).commands  # type: ignore[attr-defined] # of a group
     secrets = {PASSWORD: "secret"}
     for name, spec in pods(rendered(values)).items():
         for container in spec["containers"]:

@@ -52,15 +52,16 @@ def test_a_job_runs_once_and_is_replayed(desk: Desk) -> None:
 
 
 def test_a_replay_imports_nothing_heavy(desk: Desk) -> None:
-    """Neither Spark, pandas, pyarrow, SQLAlchemy nor a drawing library is imported: the ledger's result is read and printed without
-    them."""
+    """Neither Spark, pandas, pyarrow, SQLAlchemy, a drawing library nor an event loop is imported, and nothing that drives a job: the
+    ledger's result is read and printed without them."""
     desk.job()
     assert desk.here("run", "job.yaml").code == 0
     program = """
 import sys
 from sparkonce.cli.app import main
 code = main(["run", "job.yaml"])
-heavy = {"pyspark", "pandas", "pyarrow", "numpy", "sqlalchemy", "rich", "httpx"}
+heavy = {"pyspark", "pandas", "pyarrow", "numpy", "sqlalchemy", "rich", "httpx", "asyncio", "ssl", "grpc", "kubernetes"}
+heavy |= {f"sparkonce.{each}" for each in ("attempt.drive", "launch.local", "commands.remote", "cli.view.progress", "cli.keys")}
 print(sorted(heavy & set(sys.modules)), code)
 """
     done = completed([sys.executable, "-c", program], PATIENCE)

@@ -6,9 +6,11 @@ import re
 import shlex
 
 import pytest
+import typer
 
 from harness.desk import TESTS, Desk
 from sparkonce import __version__
+from sparkonce.cli.app import main, program
 from sparkonce.cli.exits import ExitCode
 
 COMMANDS = ["run", "plan", "render", "send", "rerun", "cancel", "audit", "sweep", "doctor", "convert", "bind", "adopt"]
@@ -57,6 +59,20 @@ def test_the_groups(desk: Desk) -> None:
     nothing = desk.here()
     assert (nothing.code, "Usage: sparkonce" in nothing.out + nothing.err) == (ExitCode.INVALID, True)
     assert "No such command" in desk.here("rum", "job.yaml").err
+
+
+@pytest.mark.parametrize("columns", ["60", "400"])
+def test_the_table_of_commands_says_what_each_command_says(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The help of the program, which imports no command, is that of all commands imported."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["--help"]) == 0
+    short = capsys.readouterr().out
+    assert main(["--help"], commands=program()) == 0
+    assert short == capsys.readouterr().out
+    named = typer.main.get_command(program()).commands  # type: ignore[attr-defined] # of a group
+    assert named.keys() == {*COMMANDS, "accept-restore", "operator", "gateway", "keys"}
 
 
 def test_the_exit_codes_are_documented() -> None:

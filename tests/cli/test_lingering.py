@@ -4,6 +4,7 @@ job succeeds."""
 from __future__ import annotations
 
 import textwrap
+from datetime import datetime
 
 from harness.desk import OUTPUT, PATIENCE, WRITES, Desk
 from harness.eventually import assert_eventually
@@ -46,6 +47,7 @@ REPORTS = """
         for number in range(20):
             time.sleep(0.2)  # 20 times is twice its lingerSeconds, 2
             job.result(number=number)
+            Path("reported").write_text(str(number))
         while not Path("go").exists():
             time.sleep(0.02)  # polls until the test ends
 
@@ -87,12 +89,24 @@ def test_a_program_that_goes_on_is_not_stopped(desk: Desk) -> None:
 
 
 def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> None:
-    """Each of its reports restarts lingerSeconds, and all of them are in the result."""
+    """Each of its reports restarts lingerSeconds, and all of them are in the result. A driver that a busy machine kept from reporting for
+    that long is stopped rightly; then the next generation is looked at."""
     desk.job(script(WRITES, REPORTS), lingerSeconds=2)
-    said = desk.start("run", "job.yaml", "--json").end()
-    assert (said.code, said.told["attempt"]) == (0, 1), said
-    assert said.told["result"]["values"] == {"greatest": 1233, "number": 19}
-    assert [slot.rows for slot in desk.commits()] == [1234]
+    reported = desk.folder / "reported"
+    for generation in (1, 2, 3):
+        reported.write_text("-1")
+        said = desk.start(*(("run", "job.yaml") if generation == 1 else ("rerun", KEY)), "--json").end()
+        assert (said.code, said.told["generation"], said.told["attempt"]) == (0, generation, 1), said
+        result = said.told["result"]
+        assert result["values"]["greatest"] == 1233
+        last = result["values"].get("number", -1)
+        assert last - int(reported.read_text()) in (0, 1), "a report is not in the result"
+        assert [slot.rows for slot in desk.commits()] == [1234] * generation
+        if last == 19:
+            return
+        silent = datetime.fromisoformat(result["finishedAt"]).timestamp() - reported.stat().st_mtime
+        assert silent > 1, "it was stopped although it had just reported"  # finishedAt is in whole seconds
+    raise AssertionError("each of three drivers was stopped before its last report")
 
 
 def test_a_program_that_ended_before_its_outputs_is_waited_for(desk: Desk) -> None:

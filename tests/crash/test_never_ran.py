@@ -12,6 +12,7 @@ from crash.scene import PATIENCE, Scene
 from harness.patience import until_ended
 
 SCRIPT = "open('effects', 'a').write('once\\n')\n"
+RETRY = {"maxAttempts": 1, "backoff": {"initial": "0s", "max": "0s"}}
 PLACED, SPAWNED = "launch.local.placed", "launch.local.spawned"
 
 
@@ -20,9 +21,7 @@ def scene(tmpfs_path: Path) -> Scene:
     """An opaque job that may run once, and notes each time it runs."""
     script = tmpfs_path / "script.py"
     script.write_text(SCRIPT)
-    return Scene(
-        tmpfs_path, spec={"outputs": [], "retry": {"maxAttempts": 1}, "heartbeatTimeoutSeconds": None}, script=script
-    )
+    return Scene(tmpfs_path, spec={"outputs": [], "retry": RETRY, "heartbeatTimeoutSeconds": None}, script=script)
 
 
 def effects(scene: Scene) -> int:

@@ -48,9 +48,9 @@ def table(first: str) -> str:
 
 def commands() -> dict[str, Any]:
     """All commands of the command line by name: `run`, `keys list`."""
-    from sparkonce.cli.app import app
+    from sparkonce.cli.app import program
 
-    return dict(_leaves(typer.main.get_command(app), ()))
+    return dict(_leaves(typer.main.get_command(program()), ()))
 
 
 def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

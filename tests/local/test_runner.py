@@ -20,7 +20,7 @@ from harness.granted import prepared
 from harness.patience import promised, stretched
 from sparkonce.attempt.request import Answer
 from sparkonce.blocking import run
-from sparkonce.errors import LaunchUnavailable
+from sparkonce.errors import LaunchUnavailable, StoreUnavailable
 from sparkonce.launch.protocol import ApplicationState, Phase
 from sparkonce.local import runner as embedded
 from sparkonce.local.runner import LocalRunner
@@ -55,7 +55,7 @@ class Flaky(Applications):
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second passes between two readings of the clock; the runner's patience is one second."""
     ticks = count(1)
-    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=lambda: float(next(ticks)), sleep=lambda _: None))
 
 
 def test_two_troubles_far_apart_are_two_troubles(tmp_path: Path) -> None:
@@ -183,3 +183,39 @@ def test_a_followers_answer_is_a_second_late_at_most(tmp_path: Path) -> None:
         ended = time.monotonic()
         assert following.result(stretched(30)).replayed
         assert time.monotonic() - ended < promised(LATE)
+
+
+class Locked:
+    """A store whose first reads find the ledger locked, and that gives no lease."""
+
+    def __init__(self, store: Any, times: int) -> None:
+        self._store, self.url, self.left = store, store.url, times
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in ("open_lease", "reserve", "take_over", "reopen", "request_stop"), f"a look called {name}"
+        return getattr(self._store, name)
+
+    async def load(self, address: Address) -> Any:
+        self.left -= 1
+        if self.left >= 0:
+            raise StoreUnavailable("the ledger is locked")
+        return await self._store.load(address)
+
+
+def test_a_recorded_answer_needs_no_lease_and_no_event_loop(tmp_path: Path) -> None:
+    """A look never suspends and writes nothing, even while it waits for a ledger that does not answer; after its patience it says so.
+    What it finds of a finalized key is what `submit` gives."""
+    made = desk(tmp_path, "a")
+    made.applications.plays = [writes(made, "a")]
+    first = made.orphaned().submit()
+    locked: Any = Locked(made.owner.store, 1)
+    runner = LocalRunner(store=locked, attempts=tmp_path / "attempts", patience=2.0)
+    view, said, evidence = run(runner.look(made.requested))
+    assert said.answer is Answer.REPLAY
+    ending = run(runner.ending(made.requested, said, view.record, evidence, replayed=True))
+    assert ending == made.submit()
+    assert ending.result == first.result
+    locked.left = 9
+    with pytest.raises(StoreUnavailable, match="is locked"):
+        run(runner.look(made.requested))
+    assert locked.left > 0

@@ -22,7 +22,7 @@ def ran(request):
     where.mkdir(exist_ok=True)
     (where / f"{request.node.name}.{os.environ['PYTEST_XDIST_WORKER']}").touch()
 """
-SLOW = "import time, pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_slow(ran, n): time.sleep(0.3)\n"
+SLOW = "import time, pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_slow(ran, n): time.sleep(0.1)\n"
 FAST = "import pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_fast(ran, n): pass\n"
 
 
@@ -41,9 +41,10 @@ def test_one_worker_has_all_tests_on_the_cluster(tmp_path: Path) -> None:
     (run / "pytest.ini").write_text("[pytest]")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "worksteal"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--dist", "worksteal"],
         cwd=run,
-        env={**environment, "PYTHONPATH": str(TESTS), "RAN": str(ran)},
+        # No other plugins: three processes would load hypothesis and all others for nothing.
+        env={**environment, "PYTHONPATH": str(TESTS), "RAN": str(ran), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -47,9 +47,11 @@ def again(name):
 """
     (project / "tests" / "unit" / "test_planted.py").write_text(head + text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "scripts/second_look.py", "flaky", "--tier", "quick"]
+    command = [sys.executable, "scripts/second_look.py", "flaky", "--tier", "quick", "-p", "xdist", "-p", "timeout"]
     command += ["-n", "2", "--dist", "worksteal"] if workers else []
-    return completed(command, LIMIT, cwd=project, env=environment | {"CI": "true"})
+    return completed(
+        command, LIMIT, cwd=project, env=environment | {"CI": "true", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    )
 
 
 def flaky(project: Path) -> list[str]:
@@ -100,7 +102,7 @@ def test_four_that_fail_once_are_red(planted: Path) -> None:
 
 def test_a_test_that_hangs_is_red_with_its_stack(planted: Path) -> None:
     """It reaches its limit in both looks; the file and line where it hung are printed."""
-    done = gate(planted, "@pytest.mark.timeout(2)\ndef test_one(): time.sleep(600)  # a planted hang\n")
+    done = gate(planted, "@pytest.mark.timeout(1)\ndef test_one(): time.sleep(600)  # a planted hang\n")
     assert done.returncode == 1
     assert "time.sleep(600)  # a planted hang" in done.stdout
     assert "Timeout" in done.stdout

@@ -3,19 +3,23 @@
 Commands print no errors. Every exception ends here: as one sentence on standard error, with `--json` also as one object on standard output,
 and as an exit code. Tracebacks are for developers of sparkonce and go to a file that the sentence names. typer's error boxes were rejected:
 they take several lines and do not look like our own refusals.
+
+Only the module of the command that was given is imported, since most of a short command's time is the import of what it needs. So the help
+of the whole program is written from the table here.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-from sparkonce.cli import adopt, audit, convert, doctor, gateway, keys, operator, restore, run, send
-from sparkonce.cli import audit as sweep
+from sparkonce import __version__
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import SparkonceError
@@ -30,45 +34,89 @@ Exit codes: 0 succeeded or replayed, 1 failed, 2 invalid input, 3 ledger or outp
 Example: sparkonce run job.yaml
 """
 
-app = typer.Typer(
-    name="sparkonce",
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help, as of other tools: no boxes, nothing to import
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (
-    run.run,
-    run.plan,
-    run.render,
-    send.send,
-    run.rerun,
-    run.cancel,
-    audit.audit,
-    sweep.sweep,
-    doctor.doctor,
-    restore.accept_restore,
-    operator.operator,
-    gateway.gateway,
-    convert.convert,
-    convert.bind,
-    adopt.adopt,
-):
-    app.command()(command)
-app.add_typer(keys.app, name="keys")
+SETTINGS: dict[str, Any] = {
+    "name": "sparkonce",
+    "help": HELP,
+    "no_args_is_help": True,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # plain help, as of other tools: no boxes, nothing to import
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """Where a command is, below `sparkonce.cli`, and the first line of its help."""
+
+    module: str
+    function: str
+    summary: str
+
+    def imported(self) -> Any:
+        """The command's function, or the `typer.Typer` of a group."""
+        return getattr(importlib.import_module(f"sparkonce.cli.{self.module}"), self.function)
+
+
+COMMANDS = {
+    "run": CommandEntry("run", "run", "Run a job once, or give its recorded result."),
+    "plan": CommandEntry("run", "plan", "Print what `sparkonce run` would do now, and do nothing."),
+    "render": CommandEntry("run", "render", "Print the job file with its parameters filled in, for kubectl."),
+    "send": CommandEntry("send", "send", "Create the job of a file in a cluster, where the operator runs it."),
+    "rerun": CommandEntry("run", "rerun", "Run a job again on purpose: the next generation of its key."),
+    "cancel": CommandEntry("run", "cancel", "Stop a running job and settle what it wrote."),
+    "audit": CommandEntry("audit", "audit", "Prove from storage that every effect exists once, as it was committed."),
+    "sweep": CommandEntry("audit", "sweep", "Remove staged files that no attempt can commit any more."),
+    "doctor": CommandEntry("doctor", "doctor", "Report what is wrong on this machine, and what to do about it."),
+    "accept-restore": CommandEntry(
+        "restore", "accept_restore", "Continue with a ledger that was restored from a backup, or is empty."
+    ),
+    "operator": CommandEntry(
+        "operator",
+        "operator",
+        "Run the operator: watch IdempotentJobs, run each once, write the outcome to its status.",
+    ),
+    "gateway": CommandEntry(
+        "gateway",
+        "gateway",
+        "Run the HTTP gateway, through which drivers reach the ledger, and people and programs their keys.",
+    ),
+    "convert": CommandEntry("convert", "convert", "Write the IdempotentJob that runs a plain SparkApplication once."),
+    "bind": CommandEntry(
+        "convert", "bind", "Write the IdempotentJob that follows a SparkApplication which runs already, or has ended."
+    ),
+    "adopt": CommandEntry(
+        "adopt",
+        "adopt",
+        "Bind every plain SparkApplication of a namespace that has not ended, as `sparkonce bind` does one.",
+    ),
+    "keys": CommandEntry("keys", "app", "Inspect keys and decide about them."),
+}
+
+
+def program(wanted: Collection[str] = COMMANDS.keys()) -> typer.Typer:
+    """The command line. wanted: the commands that can be called; of all others there are only the names and summaries."""
+    app = typer.Typer(callback=root, **SETTINGS)
+    for name, command in COMMANDS.items():
+        if name not in wanted:
+            app.command(name, help=command.summary)(_not_called)
+        elif isinstance(found := command.imported(), typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def _not_called() -> None:
+    """Stands in the table of commands for one that was not called."""
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from sparkonce import __version__
-
         tell(f"sparkonce {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -77,17 +125,18 @@ def root(
     """Replaced by `HELP`."""
 
 
-def main(arguments: Sequence[str], *, commands: typer.Typer = app, name: str = "sparkonce") -> int:
-    """Runs a command and returns its exit code; raises nothing. name: of the program, as its user calls it."""
-    told = _Told(as_json="--json" in arguments)
+def main(arguments: Sequence[str], *, commands: typer.Typer | None = None, name: str = "sparkonce") -> int:
+    """Runs a command and returns its exit code; raises nothing. commands: of another program; name: as its user calls it."""
     # `doctor` takes a file argument, so this cannot be a subcommand of it.
-    if commands is app and list(arguments[:2]) == ["doctor", "accept-restore"]:
+    if commands is None and list(arguments[:2]) == ["doctor", "accept-restore"]:
         arguments = arguments[1:]
     try:
+        # No option of the program itself has a value: the first argument that is not an option names the command.
+        commands = commands or program([each for each in arguments if not each.startswith("-")][:1])
         code = int(commands(list(arguments), prog_name=name, standalone_mode=False) or 0)
         sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 - the boundary: no traceback reaches a terminal
-        return told.failure(error)
+        return _Told(as_json="--json" in arguments).failure(error)
     return code
 
 

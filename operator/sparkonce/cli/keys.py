@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkonce.attempt.request import Answer
-from sparkonce.blocking import run
 from sparkonce.cli import options
-from sparkonce.cli.attempts import remove_logs
 from sparkonce.cli.exits import ExitCode, code_of
-from sparkonce.cli.session import person
-from sparkonce.cli.view import outcome
 from sparkonce.cli.view.terminal import confirm, tell
-from sparkonce.commands import operate
-from sparkonce.commands.describe import phase_of
 from sparkonce.errors import InvalidInput
-from sparkonce.local.runner import Ending
 
 if TYPE_CHECKING:
     from sparkonce.cli.session import Session
     from sparkonce.commands.operate import How
+    from sparkonce.local.runner import Ending
     from sparkonce.model.record import Record, State
 
 
 def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_json: bool) -> Ending:
+    from sparkonce.attempt.request import Answer
+    from sparkonce.cli.session import person
+    from sparkonce.cli.view import outcome
+    from sparkonce.commands import operate
+    from sparkonce.local.runner import Ending
+
     async def work() -> Ending:
         return await operate.resolve(opened.embedded, record, how, by=person(), reason=reason)
 
@@ -45,6 +44,12 @@ def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_js
 
 
 def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -> None:
+    from sparkonce.blocking import run
+    from sparkonce.cli.attempts import remove_logs
+    from sparkonce.cli.session import person
+    from sparkonce.cli.view import outcome
+    from sparkonce.commands import operate
+
     floor = run(operate.forget(opened.store, record, by=person(), reason=reason))
     remove_logs(opened.attempts, record)
     if as_json:
@@ -68,6 +73,12 @@ def forgotten(key: str, floor: int) -> str:
 
 
 def purge_keys(opened: Session, *, as_json: bool) -> None:
+    from sparkonce.blocking import run
+    from sparkonce.cli.attempts import remove_logs
+    from sparkonce.cli.view import outcome
+    from sparkonce.commands import operate
+    from sparkonce.commands.describe import phase_of
+
     removed = run(operate.purge(opened.store, on_removed=lambda record: remove_logs(opened.attempts, record)))
     if as_json:
         keys = [{"key": r.key, "keyHash": r.key_hash, "generation": r.generation} for r in removed]
@@ -261,7 +272,8 @@ def repair(
     Example: sparkonce keys repair 3f9a --reason "the disk lost a block"
     """
     from sparkonce.blocking import run as blocking
-    from sparkonce.cli.session import session
+    from sparkonce.cli.session import person, session
+    from sparkonce.cli.view import outcome
     from sparkonce.commands import repair as repairing
 
     with session(store, install=install, named=False) as opened:

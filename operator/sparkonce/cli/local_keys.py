@@ -16,7 +16,7 @@ from sparkonce.blocking import run
 from sparkonce.cli.view import keys as view
 from sparkonce.cli.view import outcome
 from sparkonce.cli.view.terminal import tell
-from sparkonce.commands import describe, operate
+from sparkonce.commands import describe
 from sparkonce.errors import InvalidInput, SparkonceError
 from sparkonce.local import prepare
 from sparkonce.model.identity import explicit
@@ -76,6 +76,8 @@ def _output_names(store: IdempotencyStore, record: Record) -> list[str]:
 
 
 def show_record(opened: Session, text: str, *, as_json: bool) -> None:
+    from sparkonce.commands import operate
+
     store = opened.store
     record = run(operate.find(store, text))
     claim = run(store.load(record.address)).claim
@@ -106,7 +108,7 @@ def show_record(opened: Session, text: str, *, as_json: bool) -> None:
 def _found(record: Record, result: Result | None, spec: SpecBody | None) -> Mapping[str, Found]:
     if result is None or spec is None or record.outcome is not Outcome.SUCCEEDED:
         return {}
-    return run(probe(record, result, prepare.describe(record, spec).sinks))
+    return run(probe(record, result, prepare.recorded_sinks(spec)))
 
 
 def _logs(opened: Session, record: Record, attempt: int) -> str | None:
@@ -133,6 +135,8 @@ def show_history(opened: Session, text: str, *, as_json: bool) -> None:
 
 def _address(store: IdempotencyStore, text: str) -> tuple[Address, str | None]:
     """Address and name of the key that a text names; also of a key without a record, whose events are kept."""
+    from sparkonce.commands import operate
+
     try:
         record = run(operate.find(store, text))
     except InvalidInput:
@@ -148,6 +152,8 @@ def _address(store: IdempotencyStore, text: str) -> tuple[Address, str | None]:
 
 
 def explain_key(opened: Session, target: str, prepared: prepare.Prepared | None, *, as_json: bool) -> None:
+    from sparkonce.commands import operate
+
     described = (
         _explained_file(opened, prepared) if prepared else _explained(opened, run(operate.find(opened.store, target)))
     )
@@ -158,6 +164,8 @@ def explain_key(opened: Session, target: str, prepared: prepare.Prepared | None,
 
 
 def _explained(opened: Session, record: Record) -> dict[str, Any]:
+    from sparkonce.commands import operate
+
     return describe.explained(record, run(operate.explain(opened.embedded, record)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -138,6 +139,8 @@ def one_target(target: str | None, file: str | None) -> str:
 STANDARD_INPUT = "-"
 MOST = 8 << 20
 """Bytes that are read of a file: `convert` takes lists of applications, which may be larger than a job file."""
+NAME_ONE = "name a YAML file, or - for standard input"
+"""What to do about a job file that cannot be read: part of a sentence."""
 _YAML = (".yaml", ".yml", ".json")
 
 
@@ -184,20 +187,13 @@ class JobArguments:
         from sparkonce.model.document.reader import decoded
 
         try:
-            if self.file == STANDARD_INPUT:
-                data = sys.stdin.buffer.read(MOST + 1)
-            else:
-                with regular(self.file) as file:
-                    data = file.read(MOST + 1)
+            with nullcontext(sys.stdin.buffer) if self.file == STANDARD_INPUT else regular(self.file) as file:
+                data = file.read(MOST + 1)
         except NotRegular as refused:
-            what = (
-                "name the job file in it" if refused.what == "a folder" else "name a YAML file, or - for standard input"
-            )
+            what = "name the job file in it" if refused.what == "a folder" else NAME_ONE
             raise InvalidInput(f"{self.file} is {refused.what}; {what}") from None
         except FileNotFoundError:
-            raise InvalidInput(
-                f"the job file {self.file} does not exist; name a YAML file, or - for standard input"
-            ) from None
+            raise InvalidInput(f"the job file {self.file} does not exist; {NAME_ONE}") from None
         except OSError as problem:
             raise InvalidInput(f"the job file {self.source} cannot be read ({problem.strerror})") from None
         if len(data) > MOST:
@@ -224,9 +220,8 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals) or (option == "--output" and not value):
-            raise InvalidInput(
-                f"{option} {text}: write {option} {'NAME=DIR' if option == '--output' else 'NAME=VALUE'}"
-            )
+            form = "NAME=DIR" if option == "--output" else "NAME=VALUE"
+            raise InvalidInput(f"{option} {text}: write {option} {form}")
         if name in found:
             raise InvalidInput(f"{option} {name} is given twice; keep one of the two")
         found[name] = value

@@ -6,10 +6,9 @@ do, from the same answer.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,15 +21,15 @@ from sparkonce.cli.session import Session, local_only, person, session
 from sparkonce.cli.view import outcome
 from sparkonce.cli.view.outcome import ending_lines, generation_line
 from sparkonce.cli.view.terminal import tell, write_document
-from sparkonce.commands import operate
-from sparkonce.commands import remote as elsewhere
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.submit import LocalTemplate, check_spark, check_text
 from sparkonce.local.prepare import NotHere, Prepared
 from sparkonce.local.prepare import unread as unread_key
-from sparkonce.local.runner import Ending
-from sparkonce.model.identity import Key
-from sparkonce.model.record import Record
+from sparkonce.local.runner import BEGINNINGS, Ending
+
+if TYPE_CHECKING:
+    from sparkonce.model.identity import Key
+    from sparkonce.model.record import Record
 
 _WOULD = {
     Answer.NEW: "would run",
@@ -93,16 +92,14 @@ def run(
     local_only(store, APPLY)
     prepared = _prepared(file, param, output, application)
     with session(store) as opened:
-        embedded = opened.embedded
-
-        async def work() -> Ending:
-            _, said, _ = await embedded.look(prepared)
-            if said.answer in (Answer.NEW, Answer.REOPEN, Answer.SUPERSEDE):
-                check_spark()
-                check_text(prepared.job, application=prepared.application)
-            return await embedded.submit(prepared, follow=follow)
-
-        ending = opened.interruptible(work)
+        view, said, evidence = blocking(opened.embedded.look(prepared))
+        if said.answer not in BEGINNINGS:
+            recorded = opened.embedded.ending(prepared, said, view.record, evidence, replayed=True)
+            return _tell(blocking(recorded), opened, key=prepared.key, as_json=as_json)
+        if said.answer in (Answer.NEW, Answer.REOPEN, Answer.SUPERSEDE):
+            check_spark()
+            check_text(prepared.job, application=prepared.application)
+        ending = opened.interruptible(lambda: opened.embedded.submit(prepared, follow=follow))
         assert ending is not None  # a request is never cut off: it detaches by itself
         return _tell(ending, opened, key=prepared.key, as_json=as_json)
 
@@ -160,6 +157,8 @@ def plan(
 
 def _checked(asked: JobArguments, namespace: str | None, kubeconfig: Path | None, *, as_json: bool) -> ExitCode:
     """What `plan --server` says of a job that the API server takes."""
+    import asyncio
+
     from sparkonce.cli.send import check
 
     job = asked.job()
@@ -223,6 +222,8 @@ def rerun(
 
     Example: sparkonce rerun -f load-month.yaml --param month=01 --reason "the source was corrected"
     """
+    from sparkonce.commands import operate
+
     target = options.one_target(target, file)
     named = file is not None or is_file(target)
     if named:
@@ -247,6 +248,9 @@ def rerun(
 
 def _rerun_elsewhere(opened: Session, target: str, *, reason: str, as_json: bool) -> ExitCode:
     """On a cluster: opens the next generation, which an operator runs."""
+    from sparkonce.commands import operate
+    from sparkonce.commands import remote as elsewhere
+
     record = blocking(operate.find(opened.store, target))
 
     async def work() -> Ending:
@@ -275,6 +279,8 @@ def cancel(
 
     Example: sparkonce cancel load-flights/flights/2013-01@1 --reason "wrong input"
     """
+    from sparkonce.commands import operate
+
     prepared = _prepared(target, param, None, application) if is_file(target) else None
     with session(store, install=install) as opened:
         if opened.remote and prepared is not None:
@@ -303,6 +309,8 @@ def _prepared(file: str, params: list[str] | None, outputs: list[str] | None, ap
 
 def _record(opened: Session, target: str, prepared: Prepared | None) -> Record:
     """The key's record. Raises: InvalidInput when there is none."""
+    from sparkonce.commands import operate
+
     if prepared is None:
         return blocking(operate.find(opened.store, target))
     record = blocking(opened.store.load(prepared.address)).record
@@ -317,6 +325,8 @@ def _generation(
     opened: Session, target: str, prepared: Prepared | None, application: str | None
 ) -> tuple[Prepared, Record]:
     """The job that the next generation runs, and the record of the previous one."""
+    from sparkonce.commands import operate
+
     record = _record(opened, target, prepared)
     if prepared is None and application is None:
         prepared = blocking(operate.stored(opened.embedded, record))

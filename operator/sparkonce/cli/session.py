@@ -13,26 +13,29 @@ handler, whose KeyboardInterrupt would print a traceback from the last lines of 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import getpass
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkonce.blocking import run
-from sparkonce.cli.view.progress import Progress
 from sparkonce.cli.view.terminal import tell
-from sparkonce.commands.remote import RemoteLauncher
 from sparkonce.errors import InvalidInput
 from sparkonce.local.runner import HANDED_OVER, NOWHERE, LocalRunner, attempts_folder
 from sparkonce.model.record import Record
 from sparkonce.store.open import LOCAL, default_url, is_remote, open_blocking, redacted
 from sparkonce.store.protocol import IdempotencyStore
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sparkonce.cli.view.progress import Progress
 
 INSTALL = "SPARKONCE_INSTALL"
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -51,14 +54,14 @@ def person() -> str:
 class CancelRequests:
     """Signals of one command that drives or awaits a key."""
 
-    def __init__(self, embedded: LocalRunner, progress: Progress, *, detachable: bool) -> None:
-        self.embedded, self.progress, self.detachable = embedded, progress, detachable
+    def __init__(self, session: Session, *, detachable: bool) -> None:
+        self.session, self.embedded, self.detachable = session, session.embedded, detachable
         self.name = ""
         """Name of the first signal; empty before it."""
         self._leads: Record | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        embedded.on_leader = self._led
+        self.embedded.on_leader = self._led
 
     def caught(self, number: int, _: FrameType | None) -> None:
         """The signal handler."""
@@ -75,7 +78,7 @@ class CancelRequests:
     def _request(self, name: str) -> None:
         again, self.name = bool(self.name), self.name or name
         if again:
-            self.progress.say(
+            self.session.progress.say(
                 f"{name} again: this is settling already and ends within stopTimeoutSeconds; "
                 "if you kill it (kill -9), nothing is lost: the next `sparkonce run` continues from here"
             )
@@ -86,12 +89,14 @@ class CancelRequests:
 
     def _cancel(self) -> None:
         if self._leads is not None and self.embedded.waiting.others(self._leads.address):
-            self.progress.say(f"{self.name}: {HANDED_OVER}")
+            self.session.progress.say(f"{self.name}: {HANDED_OVER}")
         elif self._leads is not None:
-            self.progress.say(f"{self.name}: stopping attempt {self._leads.attempt} and settling what it wrote")
+            self.session.progress.say(f"{self.name}: stopping attempt {self._leads.attempt} and settling what it wrote")
         self.embedded.cancel(person(), self.name)
 
     async def during(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        import asyncio
+
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         return await work()
 
@@ -99,7 +104,24 @@ class CancelRequests:
 @dataclass(frozen=True)
 class Session:
     embedded: LocalRunner
-    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.embedded.on_observation = self._observed
+
+    @cached_property
+    def progress(self) -> Progress:
+        """Made for the first thing that it shows: a replay shows none."""
+        from sparkonce.cli.view.progress import Progress
+
+        return Progress(self.store)
+
+    def _observed(self, *seen: Any) -> None:
+        self.progress.look(*seen)
+
+    def close(self) -> None:
+        """Ends the line on the terminal, if there is one."""
+        if "progress" in vars(self):
+            self.progress.close()
 
     @property
     def store(self) -> IdempotencyStore:
@@ -116,14 +138,16 @@ class Session:
 
     def interruptible(self, work: Callable[[], Coroutine[Any, Any, T]], *, detachable: bool = False) -> T | None:
         """The coroutine's result; None when a signal ended the wait, which happens only if `detachable`."""
-        requests = CancelRequests(self.embedded, self.progress, detachable=detachable)
+        import asyncio
+
+        requests = CancelRequests(self, detachable=detachable)
         before = {number: signal.signal(number, requests.caught) for number in SIGNALS}
         try:
             return asyncio.run(requests.during(work))
         except asyncio.CancelledError:
             return None
         finally:
-            self.progress.close()
+            self.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -135,20 +159,18 @@ def session(url: str | None, *, install: str | None = None, named: bool = True) 
     remote = is_remote(url, _named(install))
     store = open_blocking(url, install=_install(install, remote=remote))
     if named:
-        note(f"ledger: {store.url}")
-    progress = Progress(store)
+        tell(f"ledger: {store.url}", err=True)  # apart from the answer
     if remote:
-        embedded = LocalRunner(
-            store=store, attempts=NOWHERE, launcher=RemoteLauncher(), remote=True, on_observation=progress.look
-        )
+        from sparkonce.commands.remote import RemoteLauncher
+
+        embedded = LocalRunner(store=store, attempts=NOWHERE, launcher=RemoteLauncher(), remote=True)
     else:
-        embedded = LocalRunner(
-            store=store, attempts=attempts_folder(store.url), on_observation=progress.look, person=person()
-        )
+        embedded = LocalRunner(store=store, attempts=attempts_folder(store.url), person=person())
+    opened = Session(embedded)
     try:
-        yield Session(embedded, progress)
+        yield opened
     finally:
-        progress.close()
+        opened.close()
         run(store.close())
 
 
@@ -170,8 +192,3 @@ def _install(said: str | None, *, remote: bool) -> str:
     if not install:
         raise InvalidInput(f"say whose keys are meant, as the operator was told: --install ID, or {INSTALL}")
     return install
-
-
-def note(text: str) -> None:
-    """Prints to standard error, apart from the answer."""
-    tell(text, err=True)

@@ -20,19 +20,21 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import JsonValue
 
 from sparkonce.errors import InvalidInput
-from sparkonce.launch.local import Command
 from sparkonce.model.application import utf8
 from sparkonce.model.application.expansion import FORWARDING, env_entries, expand, expands, template_env_entries
 from sparkonce.model.fields import argument_texts, as_text
 from sparkonce.model.record import Assignment
 from sparkonce.model.spec import IdempotentJob, Template
 from sparkonce.model.validation import InvalidJob, Loc, path_text
+
+if TYPE_CHECKING:
+    from sparkonce.launch.local import Command
 
 SUBMIT_ENVIRONMENT = "SPARKONCE_SPARK_SUBMIT"
 MASTER_ENVIRONMENT = "SPARKONCE_MASTER"
@@ -383,6 +385,8 @@ def command_for(
     """Builds the command of an attempt. application: replaces the template's main file (the CLI's --application)."""
 
     def build(assignment: Assignment) -> Command:
+        from sparkonce.launch.local import Command
+
         template = template_of(assignment)
         base = assignment.spec.base or str(Path.cwd())
         main = application or absolute(template.main_file or "", base)

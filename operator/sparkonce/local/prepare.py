@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.drive import DrivenJob
 from sparkonce.errors import InvalidInput
 from sparkonce.launch.submit import LocalTemplate, absolute, check_paths
 from sparkonce.model import identity
@@ -32,6 +31,9 @@ from sparkonce.sink.open import sinks_of, sinks_or_absent
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.codec import encode
 from sparkonce.store.protocol import Request
+
+if TYPE_CHECKING:
+    from sparkonce.attempt.drive import DrivenJob
 
 REALM = "local"
 HEARTBEAT_TIMEOUT = 30
@@ -229,6 +231,13 @@ def unread(job: IdempotentJob, *, base: str) -> Key | None:
 
 def describe(_: Record, spec: SpecBody) -> DrivenJob:
     """A generation's job as a drive needs it, from the recorded spec."""
+    from sparkonce.attempt.drive import DrivenJob
+
     job = IdempotentJob.of(spec.job)
     policy = Policy.of(job.spec, heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    return DrivenJob(spec=spec, policy=policy, sinks=tuple(sinks_or_absent(job, spec.base).values()))
+    return DrivenJob(spec=spec, policy=policy, sinks=recorded_sinks(spec))
+
+
+def recorded_sinks(spec: SpecBody) -> tuple[Sink, ...]:
+    """The outputs of a generation, from the recorded spec."""
+    return tuple(sinks_or_absent(IdempotentJob.of(spec.job), spec.base).values())

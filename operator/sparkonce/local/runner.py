@@ -7,11 +7,12 @@ continues the same attempt. `cancel` makes a follower detach.
 
 An unanswered reserve is repeated with its nonce. After `patience` seconds the caller gets StoreUnavailable; sending the job again is safe
 and shows what became of it.
+
+A replay drives nothing, so the drive, the launcher and asyncio are imported by what needs them: they are most of what a replay would cost.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -20,32 +21,35 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sparkonce import failpoints, settings
 from sparkonce.attempt.decide import Decision, Observation
-from sparkonce.attempt.drive import Drive, Ended, until_set
 from sparkonce.attempt.probe import probe
 from sparkonce.attempt.request import Answer, Answered, answer, replaces, unknown
-from sparkonce.attempt.settle import Settles
 from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
-from sparkonce.launch.local import LocalLauncher
-from sparkonce.launch.protocol import Launcher
-from sparkonce.launch.submit import LocalTemplate, command_for
-from sparkonce.local.prepare import Prepared, describe
+from sparkonce.local.prepare import Prepared, describe, recorded_sinks
 from sparkonce.local.waiting import ReadPace, WaitingList
 from sparkonce.model.record import Assignment, Outcome, Record, Result, State, StopWanted, Why
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, View
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from sparkonce.attempt.drive import Drive, Ended
+    from sparkonce.attempt.settle import Settles
+    from sparkonce.launch.protocol import Launcher
+
 T = TypeVar("T")
 
 RENEWALS = 6
 """Renewals of the lease within the time after which it is stale, so that a process that waits (for an attempt to stop) keeps its claim."""
-_BEGINNINGS = (Answer.NEW, Answer.TAKE_OVER, Answer.REOPEN, Answer.SUPERSEDE, Answer.FOLLOW)
-"""Answers after which the request owns the key, or waits for its owner."""
+BEGINNINGS = (Answer.NEW, Answer.TAKE_OVER, Answer.REOPEN, Answer.SUPERSEDE, Answer.FOLLOW)
+"""Answers after which the request has to own the key, or to wait for its owner. All others need neither a lease nor an event loop."""
 
 NOWHERE = Path(os.devnull) / "attempts"
 """The attempts' folder where attempts run on a cluster, whose logs are in their pods."""
@@ -109,6 +113,18 @@ class Submission:
 OnObservation = Callable[[Record, Decision | None, Observation | None], None]
 
 
+async def _sleep(seconds: float) -> None:
+    """Blocks where no event loop runs: a caller through `blocking.run` waits for the store, too."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        time.sleep(seconds)  # noqa: ASYNC251 - no loop is there to be blocked
+    else:
+        await asyncio.sleep(seconds)
+
+
 @dataclass(kw_only=True)
 class LocalRunner:
     """One process on one ledger."""
@@ -127,12 +143,11 @@ class LocalRunner:
     on_observation: OnObservation = lambda *_: None
     on_leader: Callable[[Record], None] = lambda *_: None
     patience: float = field(default_factory=settings.patience)
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    sleep: Callable[[float], Awaitable[None]] = _sleep
     waiting: WaitingList = field(init=False)
     """Which processes of this machine wait for keys."""
     pace: ReadPace = field(default_factory=ReadPace)
     """How often a request reads a key that another process owns."""
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _cancel: StopWanted | None = None
     _leads: Record | None = None
     _handed_over: bool = False
@@ -141,6 +156,12 @@ class LocalRunner:
 
     def __post_init__(self) -> None:
         self.waiting = WaitingList(self.store.url)
+
+    @cached_property
+    def _wake(self) -> asyncio.Event:
+        import asyncio
+
+        return asyncio.Event()
 
     @property
     def owner(self) -> str:
@@ -165,7 +186,7 @@ class LocalRunner:
         if record.outcome is Outcome.SUCCEEDED:
             result = await self.store.result(record.address, record.generation)
             spec = await self.store.spec(record.address, record.generation)
-            sinks = describe(record, spec).sinks if spec is not None else prepared.sinks
+            sinks = recorded_sinks(spec) if spec is not None else prepared.sinks
             evidence = await probe(record, result, sinks)
         opened = opened or (nonce is not None and any(by.nonce == nonce for by in record.openers))
         same, policy, key = prepared.same(record), prepared.policy, prepared.key.text
@@ -206,7 +227,7 @@ class LocalRunner:
         if record is not None and sent.followed == record.generation and said.answer is Answer.REOPEN:
             followed = replace(said, answer=Answer.REPLAY)
             return await self.ending(sent.prepared, followed, record, evidence, replayed=True)
-        if said.answer not in _BEGINNINGS:
+        if said.answer not in BEGINNINGS:
             replayed = not opened_by(record, sent.nonce)
             ending = await self.ending(sent.prepared, said, record, evidence, replayed=replayed)
             return replace(ending, driven=sent.led)
@@ -327,6 +348,8 @@ class LocalRunner:
 
     async def drive(self, record: Record, claim: Claim, *, application: str | None = None) -> Ended | None:
         """Drives the key until its generation ends. None: another process took it over."""
+        from sparkonce.attempt.drive import Ended
+
         self._leads = record
         self.on_leader(record)
         self._handed_over = False
@@ -350,6 +373,10 @@ class LocalRunner:
             self._leads = None
 
     def engine(self, application: str | None = None) -> Drive:
+        from sparkonce.attempt.drive import Drive
+        from sparkonce.launch.local import LocalLauncher
+        from sparkonce.launch.submit import LocalTemplate, command_for
+
         def template_of(assignment: Assignment) -> LocalTemplate:
             return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
 
@@ -384,6 +411,8 @@ class LocalRunner:
 
     async def pause(self, seconds: float) -> None:
         """Sleeps; `cancel` ends it early."""
+        from sparkonce.attempt.drive import until_set
+
         await until_set(self._wake, seconds)
         self._wake.clear()
 
@@ -403,6 +432,8 @@ class LocalRunner:
     @contextlib.asynccontextmanager
     async def lease(self) -> AsyncIterator[Lease]:
         """A lease for the life of one command; revoked on exit, so that another process need not wait for it to expire."""
+        import asyncio
+
         lease = await self.patiently(lambda: self.store.open_lease(owner=self.owner))
         keeper = asyncio.create_task(self._keep(lease))
         try:
@@ -415,7 +446,7 @@ class LocalRunner:
 
     async def _keep(self, lease: Lease) -> None:
         while True:
-            await asyncio.sleep(settings.lease_seconds() / RENEWALS)
+            await _sleep(settings.lease_seconds() / RENEWALS)
             with contextlib.suppress(StoreUnavailable):
                 await lease.keep_alive()
 

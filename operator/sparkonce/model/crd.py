@@ -10,7 +10,10 @@ misspelt template fields, forged conf).
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel
@@ -108,11 +111,29 @@ def _structural(schema: Schema, definitions: dict[str, Schema], models: dict[str
     kept = {key: value for key, value in schema.items() if key in _KEPT}
     if "properties" in kept:
         kept.pop("additionalProperties", None)  # unknown fields are pruned by the API server, or refused by kubectl
-        fields = {name: _structural(each, definitions, models) for name, each in kept["properties"].items()}
-        kept["properties"] = _with_defaults(fields, models.get(schema.get("title", "")))
+        model = models.get(schema.get("title", ""))
+        explained = _docstrings(model) if model else {}
+        fields = {
+            name: _structural(dict(sorted((each | explained.get(name, {})).items())), definitions, models)
+            for name, each in kept["properties"].items()
+        }
+        kept["properties"] = _with_defaults(fields, model)
     if "items" in kept:
         kept["items"] = _structural(kept["items"], definitions, models)
     return kept
+
+
+def _docstrings(model: type[BaseModel]) -> dict[str, Schema]:
+    """The description of each field, by alias: the docstring below it. Pydantic can read them itself, but only when the class is built,
+    which took a third of the time in which a command imports the models."""
+    (found,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(found, ast.ClassDef)  # models are written at the top of their module
+    texts: dict[str, Schema] = {}
+    for field, text in pairwise(found.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                texts[model.model_fields[name].alias or name] = {"description": inspect.cleandoc(said)}
+    return texts
 
 
 def _with_defaults(fields: dict[str, Schema], model: type[BaseModel] | None) -> dict[str, Schema]:

@@ -21,7 +21,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
@@ -358,6 +357,8 @@ def field_classes(api_version: str, kind: str, *, version: int = 1) -> FieldClas
 
 @functools.lru_cache(maxsize=64)
 def _installed(api_version: str, kind: str, version: int) -> FieldClasses:
+    from importlib.metadata import entry_points
+
     for point in entry_points(group=ENTRY_POINTS):
         found = point.load()
         if not isinstance(found, FieldClasses):

@@ -55,7 +55,6 @@ class ResourceModel(BaseModel):
         extra="forbid",
         alias_generator=to_camel,
         populate_by_name=True,
-        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")

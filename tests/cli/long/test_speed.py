@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from harness.desk import PATIENCE, Desk
 from harness.patience import completed
@@ -24,6 +27,43 @@ def cpu() -> float:
 def others_compete() -> bool:
     """Whether more processes want to run than the machine has cores; then wall-clock time does not measure the command."""
     return os.getloadavg()[0] > (os.cpu_count() or 1)
+
+
+COMMANDS = {"--version": ["--version"], "--help": ["--help"], "keys --help": ["keys", "--help"]}
+MODELS = ("sparkonce.model", "sparkonce.store", "yaml", "rich")  # typer itself imports pydantic for some options
+LOOPS = ("asyncio", "ssl", "httpx", "grpc", "kubernetes", "pyarrow", "pyspark", "deltalake", "pyiceberg")
+DRIVES = ("sparkonce.attempt.drive", "sparkonce.launch.local", "sparkonce.controller", "sparkonce.commands.remote")
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules that a command has imported when it ends with 0."""
+    code = f"""if True:
+        import json, os, sys
+        from sparkonce.cli.app import main
+        code = main({list(arguments)!r})
+        sys.stderr.write("\\n" + json.dumps(sorted(sys.modules)))
+        sys.exit(code)
+    """
+    done = completed([sys.executable, "-c", code], PATIENCE, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def needless(modules: set[str], *names: str) -> set[str]:
+    return {each for each in modules if each.startswith(tuple(f"{name}." for name in names)) or each in names}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_help_and_version_build_no_model(desk: Desk, arguments: list[str]) -> None:
+    """What prints only text imports neither the models nor a store, and no event loop."""
+    assert not needless(imported(*arguments), *MODELS, *LOOPS)
+
+
+def test_a_list_of_keys_starts_no_event_loop(desk: Desk) -> None:
+    """It imports no event loop, no client of a cluster or a table format, and nothing that drives a job."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    assert not needless(imported("keys", "list"), *LOOPS, *DRIVES)
 
 
 def test_a_replay_takes_less_than_a_second_and_no_java(desk: Desk, tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def test_a_kind_joins_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None
     """A job of a kind that another package registers is checked and fingerprinted by that package's classes."""
     point = EntryPoint("kettle", f"{__name__}:KETTLE", fields.ENTRY_POINTS)
     monkeypatch.setattr(EntryPoint, "load", lambda _: KETTLE)
-    monkeypatch.setattr(fields, "entry_points", lambda *, group: [point] if group == fields.ENTRY_POINTS else [])
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda *, group: [point] if group == fields.ENTRY_POINTS else []
+    )
     fields._installed.cache_clear()
     kettle = changed(
         document(),
