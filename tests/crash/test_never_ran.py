@@ -21,9 +21,7 @@ def scene(tmpfs_path: Path) -> Scene:
     """An opaque job that may run once, and notes each time it runs."""
     script = tmpfs_path / "script.py"
     script.write_text(SCRIPT)
-    return Scene(
-        tmpfs_path, spec={"outputs": [], "retry": RETRY, "heartbeatTimeoutSeconds": None}, script=script
-    )
+    return Scene(tmpfs_path, spec={"outputs": [], "retry": RETRY, "heartbeatTimeoutSeconds": None}, script=script)
 
 
 def effects(scene: Scene) -> int:

@@ -49,7 +49,9 @@ def again(name):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "scripts/second_look.py", "flaky", "--tier", "quick", "-p", "xdist", "-p", "timeout"]
     command += ["-n", "2", "--dist", "worksteal"] if workers else []
-    return completed(command, LIMIT, cwd=project, env=environment | {"CI": "true", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    return completed(
+        command, LIMIT, cwd=project, env=environment | {"CI": "true", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    )
 
 
 def flaky(project: Path) -> list[str]:
