@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from harness.granted import Granted, granted
@@ -197,6 +198,24 @@ def test_an_attempt_that_was_ended_creates_no_table(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         run(sink.create(attempt.key("orders"), 1, schema=SCHEMA, partition_by=()))
     assert not (tmp_path / "orders" / "_delta_log").exists()
+
+
+def test_a_table_that_the_script_had_nothing_to_write_to_is_complete(tmp_path: Path) -> None:
+    """Without a statement, where the table exists; where it does not, the job fails and names the output."""
+    from deltalake import write_deltalake
+
+    attempt = made(tmp_path)
+
+    def watched() -> ScriptWrites:
+        job = IdempotentJob.of(attempt.assignment.spec.job)
+        return ScriptWrites(attempt.job(), job.resolved_outputs, warn=False, base=str(tmp_path))
+
+    with pytest.raises(InvalidInput, match="wrote nothing to output orders"):
+        watched().end()
+    write_deltalake(str(tmp_path / "orders"), pa.table({"n": pa.array([1], pa.int64())}))
+    watched().end()
+    slot = attempt.committed("orders")
+    assert slot is not None and slot.stream is not None and (slot.stream.native, slot.stream.batches) == (True, 0)
 
 
 # --- how it runs ---------------------------------------------------------------------------------------------------------------

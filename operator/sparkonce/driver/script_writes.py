@@ -104,18 +104,8 @@ class ScriptWrites:
         for name, kind in self._kinds.items():
             if name in self._job._outputs_written:
                 continue
-            block = self._blocks.get(name)
-            if block is None and kind == "delta":
-                block = self._idle(name)
-            if block is None:
-                self._fail(
-                    InvalidInput(
-                        f"the script ended and wrote nothing to output {name} ({self._urls[name]}); correct its location, or remove "
-                        "it from spec.outputs"
-                    )
-                )
-            else:
-                block.end()
+            block = self._blocks.get(name) or self._idle(name, kind)
+            block.end()
 
     # --- what `recognised` hands over ----------------------------------------------------------------------------------------
 
@@ -373,13 +363,22 @@ class ScriptWrites:
         by = [spelled.get(column.lower(), column) for column in write.partition_by]
         return run(sink.create(key, self._job.attempt, schema=write.frame.schema.json(), partition_by=by))
 
-    def _idle(self, name: str) -> Native | None:
-        """A block without statements: the script had nothing to write to this table, and that is its effect. None: there is no table."""
-        block = Native(self._job, name)
-        try:
-            block.begin()
-        except InvalidInput:
-            return None
+    def _idle(self, name: str, kind: str) -> Native:
+        """A block without statements: the script had nothing to write to this table, and that is its effect. Ends the job where there is no
+        table, or none that commits nothing."""
+        block, why = (Native(self._job, name), "") if kind == "delta" else (None, "a slotLog commits rows only")
+        if block is not None:
+            try:
+                block.begin()
+            except InvalidInput as error:
+                block, why = None, str(error)
+        if block is None:
+            self._fail(
+                InvalidInput(
+                    f"the script ended and wrote nothing to output {name} ({self._urls[name]}): {why}. Correct its location, or remove it "
+                    "from spec.outputs"
+                )
+            )
         return block
 
     def _opened(self, name: str) -> Native:
