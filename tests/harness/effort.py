@@ -39,21 +39,13 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "race keys": (100, 200, 400),  # of one table, that processes commit and fence while they are killed and frozen
     "race keys of formats": (60, 60, 180),  # of a Delta and of an Iceberg table
     "race keys of stores": (50, 50, 100),  # percent of the keys that each object store is raced for
-    "every nth case": (
-        3,
-        1,
-        1,
-    ),  # of a list whose cases take seconds each and differ little, such as the steps at which a driver is killed
+    "every nth case": (3, 1, 1),  # of lists whose cases take seconds and differ little, as the steps of a kill
     "race streams": (100, 100, 300),  # percent of 25 streams of a slot log, 20 of a Delta table, 10 of an Iceberg table
     "plan documents": (110, 330, 10000),  # mutated examples, and documents of the CRD's schema
     "documents for kubectl": (100, 2000, 20000),  # job files that kubectl and our reader read
-    "acts of a random tenant": (
-        20,
-        200,
-        2000,
-    ),  # requests to a gateway and to the API server, beside another team's jobs
+    "acts of a random tenant": (20, 200, 2000),  # requests to gateway and API server, beside another team's jobs
     "matrix parts": (1, 1, 17),  # of each kind, so that several processes share a soak's cases
-    "matrix cases": (10, 100, 100),  # of each part: tables of odd values in every type
+    "matrix cases": (6, 100, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (10, 40, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 24, 40),  # of several processes that reserve or take over one key
 }
