@@ -22,6 +22,7 @@ import yaml
 from pyarrow import parquet
 
 from harness.child import frozen
+from harness.eventually import assert_eventually
 from harness.patience import Patience, until_ended
 
 HERE = Path(__file__).parent
@@ -102,6 +103,15 @@ class Scene:
             )
         self.commands.append(process)
         return process
+
+    def kill_at(self, point: str, *, skip: int = 0, patience: float = PATIENCE) -> None:
+        """Runs the job until a process of it has died at this step, after it passed it `skip` times; then driver and runner are dead."""
+        runner = self.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
+        assert_eventually(lambda: f"{point}=kill" in self.hits() or runner.poll() is not None, patience)
+        runner.kill()
+        runner.wait()
+        self.signal_attempts(signal.SIGKILL)
+        assert f"{point}=kill" in self.hits(), self.last_output()
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
         """Sends the job again, without faults, until it has Succeeded; returns the answer of the last run."""

@@ -15,6 +15,15 @@ from harness.store_parts import IVY, RESOLVE, _do, _fresh
 DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
 """The version for the Spark that the tests install."""
 
+SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}
+"""Settings of a session that writes small Delta tables by this engine."""
+
 
 def delta_jars() -> list[Path]:
     """The jars. Skips the test if they cannot be had."""

@@ -16,19 +16,12 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from crash.scene import HERE, Scene
-from harness.delta_jars import delta_jars
+from harness.delta_jars import SESSION, delta_jars
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
 PATIENCE = 300
 """Seconds for a command: several starts of a JVM on a busy machine."""
-DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.ui.enabled": "false",
-}
 MERGED = {number: (1 if number >= 5 else 0) for number in range(10)} | dict.fromkeys(range(10, 15), 100)
 ORDERS = sorted({**MERGED, **dict.fromkeys(range(100, 103), 7)}.items())
 TOTALS = sorted(Counter(value for _, value in ORDERS).items())
@@ -80,7 +73,7 @@ def scene_of(folder: Path, *arguments: str, **spec: Any) -> Captured:
             "type": "Python",
             "mainApplicationFile": str(HERE / "captured_script.py"),
             "arguments": [str(folder / "lake"), *arguments],
-            "sparkConf": {**DELTA, "spark.driver.extraClassPath": jars},
+            "sparkConf": {**SESSION, "spark.driver.extraClassPath": jars},
         },
     }
     outputs = [
@@ -111,16 +104,6 @@ def made(tmpfs_path: Path) -> Iterator[Any]:
         scene.clear()
 
 
-def killed(scene: Captured, point: str, skip: int = 0) -> None:
-    """Runs the job; driver and runner die at the step."""
-    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
-    assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)
-    runner.kill()
-    runner.wait()
-    scene.signal_attempts(signal.SIGKILL)
-    assert f"{point}=kill" in scene.hits(), scene.last_output()
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("point", "skip"),
@@ -145,7 +128,7 @@ def killed(scene: Captured, point: str, skip: int = 0) -> None:
 def test_a_script_killed_at_each_step(made: Any, point: str, skip: int) -> None:
     """Before, in and after each of its writes: sent again it comes to its one result, and once more it changes nothing."""
     scene = made()
-    killed(scene, point, skip)
+    scene.kill_at(point, skip=skip, patience=PATIENCE)
     assert scene.finish()["phase"] == "Succeeded"
     scene.right()
     entries = scene.entries()

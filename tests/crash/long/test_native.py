@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from crash.scene import HERE, Scene
-from harness.delta_jars import delta_jars
+from harness.delta_jars import SESSION, delta_jars
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
@@ -27,13 +27,6 @@ WHOLE = {
     **dict.fromkeys(range(100, 103), 7),
 }
 TRUTH = {"one": MERGED, "many": WHOLE}
-DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.ui.enabled": "false",
-}
 
 
 class Statements(Scene):
@@ -78,7 +71,7 @@ def scene_of(folder: Path, shape: str, **spec: Any) -> Statements:
             "type": "Python",
             "mainApplicationFile": str(HERE / "native_spark_job.py"),
             "arguments": [shape, str(folder / "lake" / "orders")],
-            "sparkConf": {**DELTA, "spark.driver.extraClassPath": jars},
+            "sparkConf": {**SESSION, "spark.driver.extraClassPath": jars},
         },
     }
     outputs = [{"name": "orders", "delta": {"path": "lake/orders"}}]
@@ -110,16 +103,6 @@ def right(scene: Statements, shape: str, *foreign: int) -> None:
     assert scene.read() == sorted({**TRUTH[shape], **dict.fromkeys(foreign, 1)}.items())
 
 
-def killed(scene: Statements, point: str, skip: int = 0) -> None:
-    """Runs the job; driver and runner die at the step."""
-    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
-    assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)
-    runner.kill()
-    runner.wait()
-    scene.signal_attempts(signal.SIGKILL)
-    assert f"{point}=kill" in scene.hits(), scene.last_output()
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "point",
@@ -134,7 +117,7 @@ def killed(scene: Statements, point: str, skip: int = 0) -> None:
 def test_one_merge_killed_at_each_step(made: Any, point: str) -> None:
     """Killed before, after and beside the commit of a MERGE; another writer adds a row; the job is sent again, and once more."""
     scene = made("one")
-    killed(scene, point)
+    scene.kill_at(point, patience=PATIENCE)
     write_deltalake(
         str(scene.table),
         pa.table({"id": pa.array([FOREIGN], pa.int64()), "v": pa.array([1], pa.int32())}),
@@ -174,7 +157,7 @@ def test_a_merge_whose_driver_dies_while_it_runs(made: Any) -> None:
 def test_a_block_killed_between_its_statements(made: Any, point: str, skip: int) -> None:
     """Four statements, one of which changes nothing: the next attempt skips what is done, and goes on."""
     scene = made("many")
-    killed(scene, point, skip)
+    scene.kill_at(point, skip=skip, patience=PATIENCE)
     assert scene.finish()["phase"] == "Succeeded"
     right(scene, "many")
 

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.delta_jars import delta_jars
-
-LIMIT = 900
-"""Seconds: one JVM and two dozen statements on a busy machine."""
+from harness.facts import delta_facts
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("native")
-    jars = ":".join(map(str, delta_jars()))
-    tests = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.native_spark", str(folder), jars],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(json.loads((folder / "facts.json").read_text()))
+    return delta_facts("harness.native_spark", tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.spark
