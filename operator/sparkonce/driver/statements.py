@@ -1,4 +1,4 @@
-"""Recognises the statements by which a job's code writes Delta tables through Spark itself, while a native block is open.
+"""Recognises the statements by which a job's code writes Delta and Iceberg tables through Spark itself, while a native block is open.
 
 Python's classes of Spark are wrapped for the time of a block: `spark.sql` and the writers of a DataFrame. A wrapped
 call is described (`Statement`) and handed to the block, which numbers it, fences it and runs it. Calls that cannot be numbered are refused
@@ -69,6 +69,10 @@ class Statement:
     digest: str
     """SHA-256 (hex) of what is known of it before it runs: SQL's text; of other calls their kind alone."""
     run: Callable[[], Any]
+    call: str = "sql"
+    """Python's name of the call; of writers their last method (`saveAsTable`)."""
+    text: str = ""
+    """SQL as it was given; empty for other calls."""
 
     @property
     def by_path(self) -> bool:
@@ -137,6 +141,9 @@ def of_sql(session: SparkSession, text: str, arguments: dict[str, Any]) -> tuple
         target = target.child()
     if _name(target) != "UnresolvedRelation":
         raise InvalidInput(f"{_shown(text)} (whose table has no plain name)")
+    # They may name another branch, or a transaction of their own. Spark has one for itself.
+    if any(name != "__required_write_privileges__" for name in target.options().keySet()):
+        raise InvalidInput(f"{_shown(text)} (whose table has options)")
     return _WRITES[name], _quoted(target.multipartIdentifier())
 
 
@@ -156,13 +163,17 @@ def _shown(text: str) -> str:
 
 def _described(session: SparkSession, table: str) -> Callable[[], Any]:
     """Describes a table that SQL names so, by `session.sql` as Spark has it."""
+    return lambda: untouched_sql(session, f"DESCRIBE DETAIL {table}")
+
+
+def untouched_sql(session: SparkSession, text: str) -> Any:
+    """As `session.sql`, past a block that is open."""
     method = type(session).sql
-    untouched: Callable[..., Any] = getattr(method, "__wrapped__", method)
-    return lambda: untouched(session, f"DESCRIBE DETAIL {table}")
+    return getattr(method, "__wrapped__", method)(session, text)
 
 
 @contextlib.contextmanager
-def with_settings(session: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+def with_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Sets settings of the session and restores what was there before, whatever happens."""
     before = {name: session.conf.get(name, None) for name in settings}
     try:
@@ -212,7 +223,9 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             digest = _digest("sql", sqlQuery)
             identify = _described(self, table)
             return block.statement(
-                Statement(session=self, kind=kind, table=table, identify=identify, digest=digest, run=run)
+                Statement(
+                    session=self, kind=kind, table=table, identify=identify, digest=digest, run=run, text=sqlQuery
+                )
             )
 
         return wrapped
@@ -220,11 +233,13 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
     def save(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             given = _given(original, self, *arguments, **named)
-            if str(given.get("format") or self._jwrite.source()).lower() != "delta":
+            source = str(given.get("format") or self._jwrite.source()).lower()
+            if source not in ("delta", "iceberg"):
                 return original(self, *arguments, **named)
             path = given.get("path") or _option(self, "path")
             run = functools.partial(original, self, *arguments, **named)
-            return block.statement(_of_writer(self, given, f"delta.`{path}`", run))
+            table = f"delta.`{path}`" if source == "delta" else str(path)  # Iceberg takes a table's name for its path
+            return block.statement(_of_writer(self, given, table, run, call="save"))
 
         return wrapped
 
@@ -232,7 +247,8 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             given = _given(original, self, *arguments, **named)
             run = functools.partial(original, self, *arguments, **named)
-            return block.statement(_of_writer(self, given, str(given.get("name") or given.get("tableName")), run))
+            table = str(given.get("name") or given.get("tableName"))
+            return block.statement(_of_writer(self, given, table, run, call=original.__name__))
 
         return wrapped
 
@@ -240,7 +256,8 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             run = functools.partial(original, self, *arguments, **named)
             given = {"mode": original.__name__}
-            return block.statement(_of_writer(self, given, _quoted(self._jwriter.tableName()), run))
+            table = _quoted(self._jwriter.tableName())
+            return block.statement(_of_writer(self, given, table, run, call="writeTo"))
 
         return wrapped
 
@@ -273,17 +290,21 @@ def _given(original: Callable[..., Any], *arguments: Any, **named: Any) -> dict[
     return {**given, **given.pop("options", {})}
 
 
-def _of_writer(writer: Any, given: Mapping[str, Any], table: str, run: Callable[[], Any]) -> Statement:
+def _of_writer(writer: Any, given: Mapping[str, Any], table: str, run: Callable[[], Any], *, call: str) -> Statement:
     writes = getattr(
         writer, "_jwrite", None
     )  # of `df.write`; `writeTo` has its mode in the call, and keeps its options
-    if given.get("txnAppId") is not None or (writes is not None and _option(writer, "txnAppId") is not None):
-        raise InvalidInput("txnAppId: sparkonce numbers the statements of a native block; leave the option out")
+    for option in ("txnAppId", "branch"):
+        if given.get(option) is not None or (writes is not None and _option(writer, option) is not None):
+            raise InvalidInput(
+                f"{option}: sparkonce sets it for the statements of a native block; leave the option out"
+            )
     mode = given.get("mode") or ("overwrite" if given.get("overwrite") else None) or writer._jwrite.curmode()  # noqa: SLF001 - as above
     session = writer._spark  # noqa: SLF001 - see above
     identify = _described(session, table)
     kind = str(mode).lower()
-    return Statement(session=session, kind=kind, table=table, identify=identify, digest=_digest("writer"), run=run)
+    digest = _digest("writer")
+    return Statement(session=session, kind=kind, table=table, identify=identify, digest=digest, run=run, call=call)
 
 
 def _option(writer: Any, name: str) -> str | None:
