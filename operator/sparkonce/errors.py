@@ -109,6 +109,11 @@ class OutputChanged(SparkonceError):
     """The table was dropped, recreated or altered, so that the staged files do not fit; nothing was committed."""
 
 
+class TableMoved(SparkonceError):
+    """Another writer changed the table after a native block had begun, whose statements may have read what is different now. Nothing of the
+    block is visible, and the same block may succeed when it is run again."""
+
+
 class LateInSeries(SparkonceError):
     """A key of a later position of `spec.series` has committed to the table; nothing of this one was committed."""
 

@@ -97,6 +97,7 @@ def forgeries(sound: dict[str, Any], folder: str) -> dict[str, dict[str, Any]]:
         },
         "a schema of the future": {"schema": 99},
         "a stream's mark": {"stream": {"part": "end", "queryId": "q", "firstBatch": 0}},
+        "a block's branch": {"branch": {"name": "idem-wap.x", "start": "1", "head": "2", "statements": 1}},
         "columns that are no JSON": {"dataSchema": "{"},
         "columns that are no schema": {"dataSchema": "[1]"},
         "columns without end": {"dataSchema": COLUMNS.replace("[]", f'["{"x" * 70000}"]')},

@@ -54,6 +54,11 @@ def _evidence(slots: Mapping[str, Slot | None]) -> str:
         for name, slot in slots.items()
         if slot is not None and (totals := slot.stream) is not None
     )
+    streams += "".join(
+        f"; {name}: {slot.branch.statements} statement(s) of a native block"
+        for name, slot in slots.items()
+        if slot is not None and slot.branch is not None
+    )
     skipped = "".join(
         f"; {name}: skipped, nothing was written, because position {slot.skipped} of the series {slot.place.series} had been committed "
         f"when position {slot.place.position} came"

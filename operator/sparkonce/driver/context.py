@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
+from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.channel import Channel, Written
 from sparkonce.driver.heartbeat import Heartbeat
 from sparkonce.driver.native import Native
+from sparkonce.driver.native import native as native_block
 from sparkonce.driver.native import sql as native_sql
 from sparkonce.driver.stream import Stream
 from sparkonce.errors import (
@@ -43,6 +45,7 @@ from sparkonce.errors import (
     ReportTooLarge,
     StoreUnavailable,
     StoreUnusable,
+    TableMoved,
     UndeclaredOutput,
 )
 from sparkonce.model import masking
@@ -56,6 +59,7 @@ from sparkonce.sink.protocol import (
     Conflicting,
     FencedOff,
     Late,
+    Overtaken,
     Sink,
     SinkKey,
     Slot,
@@ -209,22 +213,24 @@ class Job:
         return Stream(self, frame)
 
     def sql(self, text: str, output: str, *, args: Any = None) -> Written:
-        """Runs one INSERT, UPDATE, DELETE or MERGE on the Delta table of this output by Spark's own engine, once; not at all if it is done.
+        """Runs one INSERT, UPDATE, DELETE or MERGE on the Delta or Iceberg table of this output by Spark's own engine, once; not at all if
+        it is done.
 
         args: parameters of the text, as for `spark.sql`.
 
-        Raises: as `Native.statement`, and what Spark raises.
+        Raises: as `Native.statement` or `BranchBlock.statement`, and what Spark raises.
         """
         return native_sql(self, text, output, args=args)
 
-    def native(self, output: str, *, atomic: bool = False) -> Native:
-        """A block whose statements on the Delta table of this output Spark commits itself, each once: `with job.native("orders"):`.
+    def native(self, output: str, *, atomic: bool = False) -> Native | BranchBlock:
+        """A block whose statements on the table of this output Spark commits itself, each once: `with job.native("orders"):`.
 
-        Inside it `spark.sql` and `df.write` are used as ever. Between two statements readers see the first.
+        Inside it `spark.sql` and `df.write` are used as ever. Between two statements readers of a Delta table see the first; an Iceberg
+        table shows all of them at the block's end, or none.
 
-        atomic: refuses a second statement.
+        atomic: refuses a second statement on a Delta table.
         """
-        return Native(self, output, atomic=atomic)
+        return native_block(self, output, atomic=atomic)
 
     def transaction(self) -> Transaction:
         """Writes several outputs, all or none in the end. One per generation.
@@ -394,24 +400,30 @@ class Job:
                 )
             case Late(_, why):
                 raise self._late(f"output {sink.name}: {why}")
+            case Overtaken(_, why):
+                raise TableMoved(
+                    f"attempt {self.attempt} of {self.key} cannot commit to {sink.name}: {why}; nothing of it is visible"
+                )
             case Stuck(_, why):
                 raise OutputChanged(f"attempt {self.attempt} of {self.key} cannot commit to {sink.name}: {why}")
             case Conflicting():
                 raise KeyConflict(
                     f"output {sink.name} ({sink.uri}) holds a commit of {self.key} for another job; use another key or output"
                 )
-            case AlreadyCommitted(slot) if slot.stream is not None and slot.sink_key == str(self._key(sink)):
-                how = "a native block" if slot.stream.native else "a stream"
-                call = "job.native() or job.sql()" if slot.stream.native else "job.stream()"
+            case AlreadyCommitted(slot) if (kind := _written_as(slot)) and slot.sink_key == str(self._key(sink)):
+                how, call = kind
                 raise InvalidInput(
                     f"output {sink.name} holds {how} in this generation of {self.key}; write it with {call}, "
                     f"or `sparkonce rerun` the job to begin anew"
                 )
             case Committed(slot) | AlreadyCommitted(slot):
-                self._rows += slot.rows
-                self._committed_slots[sink.name] = slot
-                fresh = isinstance(decision, Committed)
-                return Written(sink.name, sink.uri, slot.rows, slot.bytes, fresh, slot.skipped or "")
+                return self._recorded(sink, slot, fresh=isinstance(decision, Committed))
+
+    def _recorded(self, sink: Sink, slot: Slot, *, fresh: bool) -> Written:
+        """What a committed slot says; fresh: this call committed it."""
+        self._rows += slot.rows
+        self._committed_slots[sink.name] = slot
+        return Written(sink.name, sink.uri, slot.rows, slot.bytes, fresh, slot.skipped or "")
 
 
 class Transaction:
@@ -454,7 +466,7 @@ class Transaction:
 
     def __enter__(self) -> Self:
         if self._job._block is not None:  # noqa: SLF001 - see above
-            raise InvalidInput("a native block is open: its statements are committed one by one; close it first")
+            raise InvalidInput("a native block is open, which is committed by itself; close it first")
         self._job._block = self  # noqa: SLF001 - see above
         self._open = True
         return self
@@ -508,6 +520,13 @@ class Transaction:
             job._outputs_written.discard(name)  # noqa: SLF001 - see above
             run(sink.discard(job._key(sink), slot))  # noqa: SLF001 - see above
         self._staged.clear()
+
+
+def _written_as(slot: Slot) -> tuple[str, str] | None:
+    """What a committed slot is, and the call that wrote it; None for one of `job.write`."""
+    if slot.branch is not None or (slot.stream is not None and slot.stream.native):
+        return "a native block", "job.native() or job.sql()"
+    return None if slot.stream is None else ("a stream", "job.stream()")
 
 
 def _mode(sink: Sink, asked: str | None) -> WriteMode | None:

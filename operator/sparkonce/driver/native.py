@@ -1,5 +1,6 @@
 # ruff: noqa: SLF001 - native blocks are part of Job, in modules of their own
-"""`job.native(output)` and `job.sql(text, output)`: statements that Spark's own engine commits to a Delta table, each once.
+"""`job.native(output)` and `job.sql(text, output)`: statements that Spark's own engine commits to a Delta table, each once. On an Iceberg
+table they run on a branch (`sparkonce.driver.branch`).
 
     job.sql("MERGE INTO orders t USING changes s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *", output="orders")
 
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
+from sparkonce.driver.branch import BranchBlock, refuse_declared
 from sparkonce.driver.channel import Written
 from sparkonce.driver.statements import (
     APPLICATION,
@@ -37,10 +39,18 @@ from sparkonce.driver.statements import (
     refuse_remote,
     with_settings,
 )
-from sparkonce.errors import AttemptEnded, Fenced, InvalidInput, OutputUnavailable, OutputUnsupported, StatementsDiffer
-from sparkonce.model.spec import WriteMode
-from sparkonce.sink import native, stream
-from sparkonce.sink.native import TakesStatements
+from sparkonce.errors import (
+    AttemptEnded,
+    Fenced,
+    InvalidInput,
+    OutputUnavailable,
+    OutputUnsupported,
+    StatementsDiffer,
+    TableMoved,
+)
+from sparkonce.sink import native as sink_native
+from sparkonce.sink import stream
+from sparkonce.sink.native import TakesBranch, TakesStatements
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
     CommitOutcome,
@@ -60,6 +70,15 @@ if TYPE_CHECKING:
 
 STATEMENTS = 1000
 """Statements of one block at most: each leaves an identifier in the table for ever."""
+CONFLICTS = 4
+"""Runs of one statement of `job.sql` on an Iceberg table that other writers change meanwhile; after that the attempt fails, and the next
+one tries again."""
+
+
+def native(job: Job, output: str, *, atomic: bool = False) -> Native | BranchBlock:
+    """A block of statements on an output, as its kind takes them. Raises: InvalidInput, OutputUnsupported."""
+    sink, _ = job._sink(output)
+    return BranchBlock(job, output) if isinstance(sink, TakesBranch) else Native(job, output, atomic=atomic)
 
 
 class Native:
@@ -69,22 +88,11 @@ class Native:
         sink, self._key = job._sink(output)
         if not isinstance(sink, TakesStatements):
             raise OutputUnsupported(
-                f"spec.outputs[{output}].{sink.kind}: statements of Spark's own engine write delta outputs only; write it with job.write()"
+                f"spec.outputs[{output}].{sink.kind}: statements of Spark's own engine write delta and iceberg outputs only; write it with "
+                "job.write()"
             )
         sink.refuse_statements()
-        if sink.mode not in (None, WriteMode.APPEND):
-            raise InvalidInput(
-                f"spec.outputs[{output}].mode is {sink.mode}, and the statements of a native block say what they do; leave it out"
-            )
-        if sink.place is not None:
-            raise InvalidInput(
-                "spec.series orders jobs that write a table once, and Spark checks no order; leave it out"
-            )
-        expected = job._expected.get(output)
-        if expected is not None and (expected.min_rows or expected.columns):
-            raise InvalidInput(
-                f"spec.outputs[{output}].expect is checked before rows become visible, and statements commit their own; leave it out"
-            )
+        refuse_declared(job, sink)
         self._job, self._sink, self._atomic = job, sink, atomic
         self._statements: Any = sink  # a Sink that also TakesStatements: Python has no intersection types
         self._nonce = job.assignment.nonce
@@ -146,7 +154,7 @@ class Native:
         if opening is None:
             table = run(self._statements.identity(key))
             failpoints.hit("driver.native.open")
-            slot = native.opening_of(
+            slot = sink_native.opening_of(
                 key,
                 token,
                 nonce=self._nonce,
@@ -182,7 +190,7 @@ class Native:
         failpoints.hit("driver.native.end.before")
         if not chain.ended:
             measured = run(self._statements.measured(self._key))
-            slot = native.end_of(chain, self._key, job.attempt, nonce=self._nonce, measured=measured)
+            slot = sink_native.end_of(chain, self._key, job.attempt, nonce=self._nonce, measured=measured)
             place = stream.place(stream.within(self._key, chain.opening), chain.next)
             slot = run(self._statements.with_added(place, slot, measured.files))
             outcome = run(stream.commit(self._sink, self._key, chain, slot))
@@ -224,7 +232,7 @@ class Native:
                 f"the block ended after {chain.batches} statement(s), and this is one more ({statement.kind})"
             )
         place = stream.place(stream.within(self._key, chain.opening), number)
-        slot = native.statement_of(
+        slot = sink_native.statement_of(
             chain,
             self._key,
             self._job.attempt,
@@ -347,7 +355,14 @@ def sql(job: Job, text: str, output: str, *, args: Any = None, session: SparkSes
         raise InvalidInput(f"{takes} {refused}") from None
     if writes is None:
         raise InvalidInput(f"{takes} a query that only reads")
-    with Native(job, output, atomic=True) as block:
-        spark.sql(text, args)
-    assert block.written is not None  # set at the end of the block
-    return block.written
+    for left in reversed(range(CONFLICTS)):
+        try:
+            with native(job, output, atomic=True) as block:
+                spark.sql(text, args)
+        except TableMoved:
+            if not left:
+                raise
+            continue
+        assert block.written is not None  # set at the end of the block
+        return block.written
+    raise AssertionError("the last conflict was raised")

@@ -111,6 +111,8 @@ class ScriptWrites:
 
     def statement(self, statement: Statement) -> Any:
         """A write of a table by name, or to a Delta table's folder."""
+        if statement.write is not None and statement.write.path is not None and statement.write.format != "delta":
+            return self.elsewhere(statement)
         if self._passes():
             return statement.run()
         place = self._place(statement) or self._new_place(statement)

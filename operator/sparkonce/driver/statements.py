@@ -1,4 +1,4 @@
-"""Recognises the statements by which a job's code writes Delta tables through Spark itself, while a native block is open.
+"""Recognises the statements by which a job's code writes Delta and Iceberg tables through Spark itself, while a native block is open.
 
 Python's classes of Spark are wrapped for the time of a block: `spark.sql` and the writers of a DataFrame. A wrapped
 call is described (`Statement`) and handed to the block, which numbers it, fences it and runs it. Calls that cannot be numbered are refused
@@ -20,7 +20,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,6 +93,10 @@ class Statement:
     run: Callable[[], Any]
     write: FrameWrite | None = None
     """None: it is SQL."""
+    call: str = "sql"
+    """Python's name of the call; of writers their last method (`saveAsTable`)."""
+    text: str = ""
+    """SQL as it was given; empty for other calls."""
 
     @property
     def by_path(self) -> bool:
@@ -185,6 +189,9 @@ def of_sql(session: SparkSession, text: str, arguments: dict[str, Any]) -> tuple
         target = target.child()
     if _name(target) != "UnresolvedRelation":
         raise NoStatement(f"{_shown(text)} (whose table has no plain name)", plan)
+    # They may name another branch, or a transaction of their own. Spark has one for itself.
+    if any(name != "__required_write_privileges__" for name in target.options().keySet()):
+        raise NoStatement(f"{_shown(text)} (whose table has options)", plan)
     return _WRITES[name], quoted(target.multipartIdentifier())
 
 
@@ -215,7 +222,7 @@ def issue(session: SparkSession, text: str) -> Any:
 
 
 @contextlib.contextmanager
-def with_settings(session: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+def with_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Sets settings of the session and restores what was there before, whatever happens."""
     before = {name: session.conf.get(name, None) for name in settings}
     try:
@@ -265,7 +272,9 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             digest = _digest("sql", sqlQuery)
             identify = described(self, table)
             return block.statement(
-                Statement(session=self, kind=kind, table=table, identify=identify, digest=digest, run=run)
+                Statement(
+                    session=self, kind=kind, table=table, identify=identify, digest=digest, run=run, text=sqlQuery
+                )
             )
 
         return wrapped
@@ -292,7 +301,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             run = functools.partial(original, self, *arguments, **named)
             table = quoted(self._jwriter.tableName())
             write = FrameWrite(frame=self._df, format="", mode=original.__name__)
-            return block.statement(_statement(self._spark, write, table, run))
+            return block.statement(_statement(self._spark, write, table, run, call="writeTo"))
 
         return wrapped
 
@@ -311,7 +320,15 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             identify = described(self._spark, table)
             kind, digest = "MERGE", _digest("writer")
             return block.statement(
-                Statement(session=self._spark, kind=kind, table=table, identify=identify, digest=digest, run=run)
+                Statement(
+                    session=self._spark,
+                    kind=kind,
+                    table=table,
+                    identify=identify,
+                    digest=digest,
+                    run=run,
+                    call="mergeInto",
+                )
             )
 
         return wrapped
@@ -358,6 +375,7 @@ class Call:
         given = dict(self._bound.arguments)
         self.given: dict[str, Any] = {**given, **given.pop("options", {})}
         """The arguments by name, its options among them."""
+        self.name = str(original.__name__)
 
     def run(self) -> Any:
         return self._original(*self._bound.args, **self._bound.kwargs)
@@ -377,16 +395,20 @@ def take_write(
     does not say it. made: further fields of `FrameWrite`."""
     writer, given = call.writer, call.given
     jvm: Any = writer._jwrite  # noqa: SLF001 - Python's writer has no public state
-    if given.get("txnAppId") is not None or _option(writer, "txnAppId") is not None:
-        at = Target(session=writer._spark, table=table if path is None else f"delta.`{path}`")  # noqa: SLF001 - see above
-        return block.refuse("a write with its own txnAppId, which numbers it already", call.run, target=at)
+    form = form or str(given.get("format") or jvm.source()).lower()
+    by_table = path is None or form in TABLES
+    named_so = table if path is None else path if form == "iceberg" else f"{form}.`{path}`"
+    for option, why in _OWN.items() if by_table else ():
+        if given.get(option) is not None or _option(writer, option) is not None:
+            at = Target(session=writer._spark, table=named_so)  # noqa: SLF001 - see above
+            return block.refuse(f"a write with its own {option}, {why}", call.run, target=at)
     into = given.get("overwrite") if "tableName" in given else None  # of insertInto
     mode = str(given.get("mode") or (("append", "overwrite")[into] if into is not None else jvm.curmode())).lower()
     by, named = given.get("partitionBy"), jvm.partitioningColumns()
     columns = [by] if isinstance(by, str) else by or (_items(named.get()) if named.isDefined() else ())
     write = FrameWrite(
         frame=writer._df,  # noqa: SLF001 - see above
-        format=form or str(given.get("format") or jvm.source()).lower(),
+        format=form,
         mode=_MODES.get(mode, mode),
         path=path,
         partition_by=tuple(map(str, columns)),
@@ -394,9 +416,14 @@ def take_write(
         append=call.append,
         **made,
     )
-    named_so = table if path is None else f"{write.format}.`{path}`"
-    statement = _statement(writer._spark, write, named_so, call.run)  # noqa: SLF001 - see above
-    return block.statement(statement) if path is None or write.format == "delta" else block.elsewhere(statement)
+    statement = _statement(writer._spark, write, named_so, call.run, call=call.name)  # noqa: SLF001 - see above
+    return block.statement(statement) if by_table else block.elsewhere(statement)
+
+
+TABLES = ("delta", "iceberg")
+"""Formats of tables. Iceberg takes a table's name for its path."""
+_OWN = {"txnAppId": "which numbers it already", "branch": "which sends it elsewhere"}
+"""Options of a writer that take the place of what a block sets."""
 
 
 _MODES = {"error": "errorifexists", "default": "errorifexists"}
@@ -407,7 +434,7 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(at) for at in range(sequence.size())]
 
 
-def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callable[[], Any]) -> Statement:
+def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callable[[], Any], *, call: str) -> Statement:
     return Statement(
         session=session,
         kind=write.mode,
@@ -416,6 +443,7 @@ def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callab
         digest=_digest("writer"),
         run=run,
         write=write,
+        call=call,
     )
 
 

@@ -1,4 +1,6 @@
-"""The chain of a native block: statements that Spark's own engine commits to a table, each once.
+"""Native blocks, in which Spark's own engine writes: as a chain of statements that it commits one by one (Delta), or on a branch (Iceberg).
+
+A branch needs nothing of a chain: the block is one effect, whose commit publishes the branch (`TakesBranch`, `sink.iceberg.branch`).
 
 A chain as `sparkonce.sink.stream` has it, whose batches are statements. Spark commits them while the job's code runs, so nothing is staged
 and no commit of ours makes the rows visible; what is left to us is the place:
@@ -26,7 +28,7 @@ different slots of one token could not be told apart.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -34,8 +36,10 @@ from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
 from sparkonce.sink.protocol import (
     NATIVE_SCHEMA,
+    BranchMark,
     CommitOutcome,
     DataFile,
+    FencedOff,
     SinkKey,
     Slot,
     SlotState,
@@ -46,6 +50,13 @@ from sparkonce.sink.stream import Chain, mark
 
 UNMEASURED = "unmeasured"
 """`StreamMark.input` of an end whose statements' entries the log no longer had: what they added is not known."""
+
+
+NATIVE_STANDS = (
+    "statements of a native block wrote the generation before, and what they did to rows cannot be taken back; undo it yourself and "
+    "declare onRerun: Append"
+)
+ROWS_STAND = "an earlier generation wrote it, and statements replace no files of it; declare onRerun: Append, and they run on top"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +123,43 @@ class TakesStatements(Protocol):
 
     async def with_added(self, key: SinkKey, slot: Slot, files: tuple[DataFile, ...]) -> Slot:
         """An end that names the files which its block added."""
+        ...
+
+
+WAP_ENABLED = "write.wap.enabled"
+"""Iceberg's table property: without it Spark ignores a session's `spark.wap.branch` and writes to `main`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBranch:
+    """A branch that statements may write to."""
+
+    mark: BranchMark
+    table: str
+    """Identity of its table."""
+    settings: Mapping[str, str]
+    """Settings with which a session of Spark writes there, and reads what it wrote."""
+
+
+@runtime_checkable
+class TakesBranch(Protocol):
+    """Additional methods of a sink whose table Spark's own engine may write on a branch, which `Sink.commit` publishes."""
+
+    async def open_branch(self, key: SinkKey, token: int, *, nonce: str) -> OpenBranch | FencedOff:
+        """Makes the branch of a block at the table's state, and drops those of attempts that are barred. Raises: as
+        `TakesStatements.identity`."""
+        ...
+
+    async def block_slot(
+        self, key: SinkKey, token: int, *, nonce: str, branch: BranchMark, fingerprint: str, application: str
+    ) -> Slot:
+        """The slot that publishes a branch as it is now. branch: as it was opened, with the number of statements.
+
+        Raises: OutputUnsupported: its files are outside of the table's location."""
+        ...
+
+    async def drop_branch(self, branch: BranchMark) -> None:
+        """Drops the branch of a block that is never published, if it is there."""
         ...
 
 

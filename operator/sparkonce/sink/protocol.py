@@ -42,7 +42,10 @@ REPLACING_SCHEMA = 5
 release that knows neither would append, or overwrite what is newer. Its files may be listed, and in folders of `sink.groups`."""
 NATIVE_SCHEMA = 6
 """Schema of a slot in the chain of a native block (`StreamMark.native`), which a release that does not know them would end as a stream."""
-NEWEST_SCHEMA = NATIVE_SCHEMA
+BRANCH_SCHEMA = 7
+"""Schema of a slot whose files are those of a native block on a branch (`Slot.branch`): a release that does not know them would let a rerun
+remove them, with rows of others that they hold."""
+NEWEST_SCHEMA = BRANCH_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
@@ -217,6 +220,19 @@ class SeriesPlace(Value):
         return order_of(self.position)
 
 
+class BranchMark(Value):
+    """The branch of an Iceberg table on which a native block ran. Its slot's commit publishes it."""
+
+    name: str
+    start: str
+    """Id of the snapshot of `main` at which it began; a text, because canonical JSON has no such numbers."""
+    head: str
+    """Id of its newest snapshot when the block ended; empty if the branch was gone."""
+    statements: int
+    location: str = ""
+    """The table's location as the paths of the block's files spell it (Hadoop writes `file:/`); empty without files."""
+
+
 class Slot(Value):
     """One decision, as stored in the output: canonical JSON, so that a roll-forward writes the same bytes."""
 
@@ -249,6 +265,9 @@ class Slot(Value):
     """Whether its commit may add columns to the table; a roll-forward needs to know, too."""
     stream: StreamMark | None = None
     """Set if the slot is part of a stream."""
+    branch: BranchMark | None = None
+    """Set if Spark's own engine wrote its rows, in a native block on a branch (Iceberg). `files` are then those that the block added and
+    left, which may hold rows of others beside its own, and `rows` counts the rows in them."""
     application: str = ""
     """Spark's application id; informational."""
     committed_at: float = 0.0
@@ -311,6 +330,11 @@ class Stuck:
 @dataclass(frozen=True)
 class Late(Stuck):
     """A key of a later position of its series has committed to the table."""
+
+
+@dataclass(frozen=True)
+class Overtaken(Stuck):
+    """Another writer changed the table after the block of this slot had begun, and the block cannot be put on top of that."""
 
 
 CommitOutcome = Committed | AlreadyCommitted | FencedOff | Conflicting | Stuck

@@ -133,6 +133,8 @@ def _check_identity(slot: Slot, where: str, key: SinkKey, *, token: int, fingerp
         raise _invalid(f"{where}.schema", f"{slot.schema_} is not the schema of such a slot")
     if slot.stream is not None:
         raise _invalid(f"{where}.stream", "a transaction contains no stream")
+    if slot.branch is not None:
+        raise _invalid(f"{where}.branch", "a transaction contains no native block")
     if not _NONCE.fullmatch(slot.nonce):
         raise _invalid(f"{where}.nonce", "it is not the nonce of a write")
 

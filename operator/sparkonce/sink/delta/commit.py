@@ -21,16 +21,11 @@ from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import STAGING, earlier, is_native, is_opening, missing
 from sparkonce.sink.delta.numbering import numbering
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
+from sparkonce.sink.native import NATIVE_STANDS
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
 from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.layout import files_of
-
-ROWS_STAND = "an earlier generation wrote it, and statements replace no files of it; declare onRerun: Append, and they run on top"
-NATIVE_STANDS = (
-    "statements of a native block wrote the generation before, and what they did to rows cannot be taken back; undo it yourself and "
-    "declare onRerun: Append"
-)
 
 
 def unwritable(table: DeltaSnapshot) -> str | None:

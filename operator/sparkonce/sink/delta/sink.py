@@ -59,7 +59,7 @@ from sparkonce.sink.delta.partitions import laid_out
 from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot, Log
 from sparkonce.sink.groups import as_grouped
-from sparkonce.sink.native import UNMEASURED, Measured
+from sparkonce.sink.native import ROWS_STAND, UNMEASURED, Measured
 from sparkonce.sink.objects.protocol import TableObjects, refuse_unless_absent
 from sparkonce.sink.protocol import (
     APPEND_INSTEAD,
@@ -298,7 +298,7 @@ class DeltaTableSink:
             raise OutputUnsupported(f"statements at the Delta table {self.uri} cannot be barred: {why}")
         older = await plan.older(self._objects, table, key, self.on_rerun)
         if older:
-            why = older if isinstance(older, str) else plan.ROWS_STAND
+            why = older if isinstance(older, str) else ROWS_STAND
             raise InvalidInput(f"output {self.name} cannot replace its rows in the Delta table {self.uri}: {why}")
         return table.identity
 

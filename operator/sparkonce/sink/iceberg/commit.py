@@ -21,14 +21,17 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
+    AddSnapshotUpdate,
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
     AssertLastAssignedFieldId,
     AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
 )
 
 from sparkonce.errors import OutputUnavailable, OutputUnsupported
@@ -37,7 +40,7 @@ from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
 from sparkonce.sink.iceberg.entries import data_files, staged
 from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, SERIES, KeyEvidence, latest, tagged, with_snapshot
 from sparkonce.sink.iceberg.schema import SchemaChange
-from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot, Stuck
+from sparkonce.sink.protocol import BranchMark, SeriesPlace, SinkKey, Slot, Stuck
 from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
@@ -54,7 +57,7 @@ CONFLICTS = 200
 WAIT = (0.02, 0.5)
 """Minimum and maximum random pause in seconds after a conflict, so that the same writers do not collide again."""
 NAME_MAPPING = "schema.name-mapping.default"
-SENT_COMMIT, SENT_FENCE = "sink.iceberg.commit", "sink.iceberg.fence"
+SENT_COMMIT, SENT_FENCE, SENT_BRANCH = "sink.iceberg.commit", "sink.iceberg.fence", "sink.iceberg.branch"
 """Failpoints around requests to the catalog."""
 
 
@@ -82,7 +85,7 @@ def root(table: Table) -> TableChange:
 def fence(table: Table, key: SinkKey, at: KeyEvidence, summary: Mapping[str, str]) -> TableChange:
     """Sets the fence of a key; `at` is the evidence that was read from the loaded table."""
     path, updates = tagged(table, table.metadata, f"{FENCED}{key}", summary)
-    return TableChange(updates, _requirements(table.metadata, key, at), (path,))
+    return TableChange(updates, requirements(table.metadata, key, at), (path,))
 
 
 def append(
@@ -131,13 +134,54 @@ def append(
         also=[f"{SERIES}{place.series}"] if place is not None and not is_before(place, latest_position) else [],
     )
     series = [] if place is None else [AssertRefSnapshotId(ref=f"{SERIES}{place.series}", snapshot_id=series_at)]
-    requirements = (
-        *_requirements(before, key, at),
+    required = (
+        *requirements(before, key, at),
         *series,
         AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
         AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
     )
-    return TableChange((*transaction._updates, *updates), requirements, (*manifests, path))  # noqa: SLF001 - see the module
+    return TableChange((*transaction._updates, *updates), required, (*manifests, path))  # noqa: SLF001 - see the module
+
+
+def publish(
+    table: Table,
+    key: SinkKey,
+    at: KeyEvidence,
+    *,
+    summary: Mapping[str, str],
+    branch: BranchMark,
+    files: Sequence[DataFile],
+) -> TableChange:
+    """Makes what a branch holds the state of `main`, with the evidence, and drops the branch.
+
+    files: those that the branch's statements appended, which are added to `main` where it is no longer at the branch's start."""
+    before, transaction = table.metadata, table.transaction()
+    main = before.refs[MAIN_BRANCH]
+    snapshot_id, manifests = main.snapshot_id, tuple[str, ...]()
+    updates: tuple[TableUpdate, ...] = ()
+    if branch.head != branch.start and main.snapshot_id == int(branch.start):
+        # A snapshot of our own, after the last statement's, so that the history of `main` names the key's commit as any other.
+        with transaction.update_snapshot(snapshot_properties=dict(summary), branch=branch.name).fast_append() as last:
+            pass
+        snapshot_id, manifests = last.snapshot_id, _written(last)
+        moved = SetSnapshotRefUpdate(
+            ref_name=MAIN_BRANCH,
+            type=SnapshotRefType.BRANCH,
+            snapshot_id=snapshot_id,
+            max_ref_age_ms=main.max_ref_age_ms,
+            max_snapshot_age_ms=main.max_snapshot_age_ms,
+            min_snapshots_to_keep=main.min_snapshots_to_keep,
+        )
+        updates = (*(each for each in transaction._updates if isinstance(each, AddSnapshotUpdate)), moved)  # noqa: SLF001 - see the module
+    elif files:
+        snapshot_id, manifests = _rows(transaction, summary, files, [])
+        updates = transaction._updates  # noqa: SLF001 - see the module
+    path, evidence = tagged(table, transaction.table_metadata, f"{COMMITTED}{key}", with_snapshot(summary, snapshot_id))
+    return TableChange(
+        (*updates, *evidence, RemoveSnapshotRefUpdate(ref_name=branch.name)),
+        (*requirements(before, key, at), AssertRefSnapshotId(ref=branch.name, snapshot_id=int(branch.head))),
+        (*manifests, path),
+    )
 
 
 def _partition(file: DataFile) -> tuple[object, ...]:
@@ -278,7 +322,7 @@ class Sending:
         return OutputUnavailable(f"{self._error}; whether {self._what} is committed to {self._place.uri} is unknown")
 
 
-def _requirements(metadata: TableMetadata, key: SinkKey, at: KeyEvidence) -> tuple[TableRequirement, ...]:
+def requirements(metadata: TableMetadata, key: SinkKey, at: KeyEvidence) -> tuple[TableRequirement, ...]:
     """Requires that everything the decision was based on is unchanged. Only for a table that has a snapshot (`root`)."""
     head = metadata.current_snapshot()
     return (

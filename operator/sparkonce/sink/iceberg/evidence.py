@@ -9,6 +9,8 @@ Tagging the snapshot with the rows, the obvious way, was rejected: the tag would
 ever, and neither compaction nor a replaced generation would free space. So was a fence on `main`: readers would see a change where there is
 none.
 
+A native block runs on a branch `idem-wap.<sink key>.<token>-<nonce>` (`sparkonce.sink.iceberg.branch`), which its commit drops.
+
 A key of a series (`spec.series`) also moves the tag `idem-series.<name>` to its evidence, unless a later position has it: the position of
 that snapshot is the latest one that was committed.
 
@@ -163,6 +165,22 @@ def history(metadata: TableMetadata) -> dict[str, dict[str, int]]:
 def sink_key_in(summary: Summary) -> str:
     """The sink key that a snapshot was committed for; empty for another writer's."""
     return str(summary.additional_properties.get(f"{_PREFIX}sink-key", ""))
+
+
+def nonce_in(summary: Summary) -> str:
+    """The nonce of the write or block that made a snapshot; empty for another writer's."""
+    return str(summary.additional_properties.get(f"{_PREFIX}nonce", ""))
+
+
+def statement_properties(key: SinkKey, token: int, nonce: str) -> dict[str, str]:
+    """Properties that Spark is to write into the summaries of the snapshots of a native block."""
+    fields = {"sink-key": str(key), "token": str(token), "nonce": nonce, "statement": "true"}
+    return {f"{_PREFIX}{name}": value for name, value in fields.items()}
+
+
+def is_statement(summary: Summary) -> bool:
+    """Whether Spark's own engine made a snapshot in a native block: the files that it adds may hold rows of those that it removes."""
+    return summary.additional_properties.get(f"{_PREFIX}statement") == "true"
 
 
 def noted_in(summary: Summary) -> tuple[tuple[str, str], bool]:

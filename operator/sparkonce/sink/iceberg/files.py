@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from sparkonce.sink.iceberg.catalog import asking
-from sparkonce.sink.iceberg.evidence import COMMITTED, Mark, lineage_of, marks, sink_key_in
+from sparkonce.sink.iceberg.evidence import COMMITTED, Mark, is_statement, lineage_of, marks, sink_key_in
 from sparkonce.sink.iceberg.masks import READ, Masks, change_of, masks
 from sparkonce.sink.protocol import Change, SinkKey
 from sparkonce.sink.stream import place
@@ -187,7 +187,8 @@ def of_lineage(metadata: TableMetadata, key: SinkKey, wanted: Callable[[int], bo
 
 def _replaces_all(summary: Summary) -> bool:
     """Whether the files that a snapshot adds hold no row of those that it removes."""
-    return bool(sink_key_in(summary)) or summary.additional_properties.get("replace-partitions") == "true"
+    own = bool(sink_key_in(summary)) and not is_statement(summary)
+    return own or summary.additional_properties.get("replace-partitions") == "true"
 
 
 def _step(table: Table, snapshot: Snapshot, *, every: bool = False) -> tuple[Step, Masks]:

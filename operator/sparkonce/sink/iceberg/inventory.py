@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
+from sparkonce.sink.iceberg.branch import branches, written_by
 from sparkonce.sink.iceberg.evidence import (
     DATA,
     MARK,
@@ -85,6 +86,20 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
                 bytes=folder.bytes,
                 unreachable=_unreachable(evidence[sink_key], token, nonce),
                 modified=folder.modified,
+            )
+        )
+    for each in branches(table.metadata):
+        written, size, modified = written_by(table.metadata, each)
+        staged.append(
+            StagedFolder(
+                path=f"branch {each.name}",
+                sink_key=each.sink_key,
+                token=each.token,
+                nonce=each.nonce,
+                files=written,
+                bytes=size,
+                unreachable=_unreachable(_evidence(view, each.sink_key), each.token, each.nonce),
+                modified=modified,
             )
         )
     named = {file.path for effect in effects for file in effect.files}
@@ -171,6 +186,8 @@ def _read(view: TableView, mark: Mark) -> tuple[Slot, tuple[CommittedFile, ...]]
     """The slot and its files, or why they cannot be read."""
     try:
         slot = view.slot_of(mark)
+        if slot.branch is not None:
+            return slot, ()  # its files are Spark's, with rows of others in them
         return slot, CommittedFile.all_of(blocking.run(files_of(view.at(mark), slot)))
     except OutputCorrupt as error:
         return str(error)

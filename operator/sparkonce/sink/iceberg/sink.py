@@ -33,11 +33,20 @@ from sparkonce.errors import (
 from sparkonce.failpoints import hit
 from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.groups import as_grouped
+from sparkonce.sink.iceberg import branch as table_branch
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg import stream as table_stream
 from sparkonce.sink.iceberg.arrow import ArrowStager, needs_arrow
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line, is_absolute
-from sparkonce.sink.iceberg.commit import SENT_COMMIT, SENT_FENCE, Misfit, Sending, TableChange, with_columns
+from sparkonce.sink.iceberg.commit import (
+    SENT_BRANCH,
+    SENT_COMMIT,
+    SENT_FENCE,
+    Misfit,
+    Sending,
+    TableChange,
+    with_columns,
+)
 from sparkonce.sink.iceberg.entries import Staged, data_files
 from sparkonce.sink.iceberg.evidence import (
     KeyEvidence,
@@ -48,6 +57,7 @@ from sparkonce.sink.iceberg.evidence import (
     latest,
     staging,
     staging_folder,
+    statement_properties,
     summary_of,
     token_and_nonce,
 )
@@ -57,17 +67,22 @@ from sparkonce.sink.iceberg.masks import Masks, masks
 from sparkonce.sink.iceberg.schema import fit, identity_columns, reused, schema_of, unmapped, unwritable
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
+from sparkonce.sink.native import ROWS_STAND, OpenBranch
 from sparkonce.sink.protocol import (
     APPEND_INSTEAD,
+    BRANCH_SCHEMA,
     LATE_INSTEAD,
     PLAIN,
+    BranchMark,
     CommitOutcome,
     Committed,
     Declared,
     Evidence,
+    FencedOff,
     Found,
     Inventory,
     Late,
+    Overtaken,
     Probed,
     SinkKey,
     Slot,
@@ -282,7 +297,8 @@ class IcebergTableSink:
             ready = view.ready(key, slot)
             if isinstance(ready, str):
                 if ready == suspect:
-                    return sending.never(slot, ready)
+                    stuck = sending.never(slot, ready)
+                    return Overtaken(slot, ready) if view.overtaken(slot) else stuck
                 suspect = (
                     ready  # the process that decided the key meanwhile may have swept the files: load the table again
                 )
@@ -307,6 +323,92 @@ class IcebergTableSink:
     async def discard(self, key: SinkKey, slot: Slot) -> None:
         if (view := self._view()) is not None:
             await view.objects.delete_folder(staging_folder(key, slot.token, slot.nonce))
+        if slot.branch is not None:
+            await self.drop_branch(slot.branch)
+
+    async def open_branch(self, key: SinkKey, token: int, *, nonce: str) -> OpenBranch | FencedOff:
+        """See `TakesBranch.open_branch`."""
+        name = table_branch.name_of(key, token, nonce)
+        sending = Sending(self._place, f"the branch {name}")
+        if sending.load() is None:
+            raise InvalidInput(
+                f"output {self.name}: there is no table {self.uri} yet, and statements write tables that exist; create it first"
+            )
+        while True:
+            view = self._rooted(sending)
+            metadata = view.table.metadata
+            self._check_writable(view.table)
+            if (path := table_branch.outside(metadata)) is not None:
+                raise OutputUnsupported(
+                    f"the table {self.uri} has the property {path}, which puts files outside of {metadata.location}; a native block needs "
+                    "them below it: unset the property, or write with job.write()"
+                )
+            if (ref := metadata.refs.get(name)) is not None:
+                start = str(ref.snapshot_id)
+                return OpenBranch(
+                    mark=BranchMark(name=name, start=start, head=start, statements=0),
+                    table=str(metadata.table_uuid),
+                    settings=table_branch.settings(name, statement_properties(key, token, nonce)),
+                )
+            at_key = evidence_of(metadata, key)
+            if at_key.committed is not None or at_key.barred_below > token:
+                by = at_key.fence.by if at_key.fence else "a later attempt"
+                return FencedOff(Slot(state=SlotState.CLOSED, sink_key=str(key), token=token, closed_by=by))
+            older = view.removed(key) if self.on_rerun is OnRerun.REPLACE else []
+            if older:
+                why = older if isinstance(older, str) else ROWS_STAND
+                raise InvalidInput(f"output {self.name} cannot replace its rows in the table {self.uri}: {why}")
+            stale = [each.name for each in table_branch.branches(metadata, str(key).__eq__) if each.token < token]
+            change = partial(table_branch.opening, view.table, key, at_key, name, stale=stale)
+            sending.send(view.table, change, SENT_BRANCH)
+
+    async def block_slot(
+        self, key: SinkKey, token: int, *, nonce: str, branch: BranchMark, fingerprint: str, application: str
+    ) -> Slot:
+        """See `TakesBranch.block_slot`."""
+        view = self._loaded(Sending(self._place, f"the block of {key}"))
+        ref = None if view is None else view.table.metadata.refs.get(branch.name)
+        head = branch.model_copy(update={"head": "" if ref is None else str(ref.snapshot_id)})
+        slot = Slot(
+            schema_=BRANCH_SCHEMA,
+            state=SlotState.COMMITTED,
+            sink_key=str(key),
+            token=token,
+            nonce=nonce,
+            fingerprint=fingerprint,
+            on_rerun=self.on_rerun,
+            table=None if view is None else str(view.table.metadata.table_uuid),
+            branch=head,
+            application=application,
+            committed_at=time.time(),
+        )
+        found = table_branch.content(view.table, head) if view is not None and ref is not None else ""
+        if view is None or isinstance(found, str):
+            return slot  # its commit says why it is none
+        location = table_branch.spelled(found.files, view.table.location())
+        if location is None:
+            raise OutputUnsupported(
+                f"the block wrote files that are not below the location of the table {self.uri}, {view.table.location()}; nothing of it is "
+                "visible"
+            )
+        files = table_branch.named(found.files, location)
+        slot = slot.model_copy(update={"branch": head.model_copy(update={"location": location if files else ""})})
+        rows = sum(file.rows for file in files)
+        named = await with_files(view.objects, slot, staging_folder(key, token, nonce), files)
+        return named.model_copy(update={"schema_": BRANCH_SCHEMA, "rows": rows})
+
+    async def drop_branch(self, branch: BranchMark) -> None:
+        """See `TakesBranch.drop_branch`."""
+        self._drop([branch.name])
+
+    def _drop(self, names: Sequence[str]) -> int:
+        """Drops branches that exist; their number."""
+        sending = Sending(self._place, f"the end of {', '.join(names)}")
+        while True:
+            view = self._loaded(sending)
+            there = [] if view is None else [name for name in names if name in view.table.metadata.refs]
+            if view is None or not there or sending.send(view.table, partial(table_branch.dropping, view.table, there)):
+                return len(there)
 
     async def inventory(self) -> Inventory:
         view = self._view()
@@ -321,7 +423,9 @@ class IcebergTableSink:
             return Swept(0, 0)
         keys = await table_stream.swept(view, key)
         swept = [await self._sweep(view, each) for each in keys]
-        return Swept(sum(each.folders for each in swept), sum(each.bytes for each in swept))
+        stale = table_branch.unpublished(view.table.metadata, key, evidence_of(view.table.metadata, key))
+        dropped = self._drop(stale) if stale else 0
+        return Swept(dropped + sum(each.folders for each in swept), sum(each.bytes for each in swept))
 
     async def _sweep(self, view: TableView, key: SinkKey) -> Swept:
         at = evidence_of(view.table.metadata, key)
@@ -349,17 +453,14 @@ class IcebergTableSink:
         """Whether readers see the rows of these commits, in the original files or in compacted ones."""
         table, (files_seen, deletes) = view.table, live_and_deletes(view.table)
         seen = {file.file_path for file in files_seen}
-        named = {mark: {f"{mark.location}/{file.path}": file for file in view.files_of(mark)} for mark in marks}
+        named = {mark: view.located(mark) for mark in marks}
         unseen = {path for files in named.values() for path in files} - seen
         for mark, files in named.items():
             doubtful = not unseen.isdisjoint(files) if files else moved_main(table.metadata, mark)
             if doubtful and (why := rolled_back(table.metadata, mark)) is not None:
                 return Probed(verdict=Evidence.GONE, why=why)
         for mark, files in named.items():
-            there = [file for path, file in files.items() if path in seen]
-            listed = blocking.run(view.at(mark).list(mark.slot.rpartition("/")[0])) if there else ()
-            sizes = {each.path: each.bytes for each in listed}
-            if gone := [file.path for file in there if sizes.get(file.path) != file.bytes]:
+            if gone := view.missing(mark, [file for path, file in files.items() if path in seen]):
                 why = f"{len(gone)} file(s) that the table names are missing, the first is {gone[0]}"
                 return Probed(verdict=Evidence.GONE, why=why)
         own = {path for files in named.values() for path in files}
@@ -391,6 +492,8 @@ class IcebergTableSink:
     def _change(self, view: TableView, key: SinkKey, at: KeyEvidence, slot: Slot, ready: PreparedCommit) -> TableChange:
         path, digest = view.put(key, slot)
         summary = summary_of(slot, location=view.table.location(), path=path, digest=digest, replaces=ready.replaces)
+        if slot.branch is not None:
+            return table_commit.publish(view.table, key, at, summary=summary, branch=slot.branch, files=ready.appended)
         return table_commit.append(
             view.table,
             key,

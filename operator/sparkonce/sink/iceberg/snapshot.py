@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt, OutputUnavailable, SparkonceError
 from sparkonce.model.spec import OnRerun, WriteMode
+from sparkonce.sink.iceberg import branch
 from sparkonce.sink.iceberg.evidence import KeyEvidence, Mark, sha256, sink_key_of, slot_path, staging_folder
 from sparkonce.sink.iceberg.files import brought_back, live, replaced_by, rolled_back, superseded
 from sparkonce.sink.iceberg.objects import objects_at
 from sparkonce.sink.iceberg.schema import SchemaChange, fit, identity_columns, schema_of, unwritable
 from sparkonce.sink.iceberg.staging import partition_of
+from sparkonce.sink.native import NATIVE_STANDS
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
+    BranchMark,
     CommitOutcome,
     Committed,
     Conflicting,
@@ -36,6 +39,8 @@ from sparkonce.sink.slotlog.layout import files_of
 from sparkonce.sink.stream import is_opening
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.table import Table
 
@@ -58,6 +63,8 @@ class PreparedCommit:
     fitting: SchemaChange
     replaces: bool
     """Whether this commit replaces the earlier generations for readers."""
+    appended: tuple[IcebergFile, ...] = ()
+    """Files that a branch appended, if they are to be added to what `main` is now."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,12 @@ class TableView:
         """
         return tuple(each for each in blocking.run(files_of(self.at(mark), self.slot_of(mark))) if each.rows)
 
+    def located(self, mark: Mark) -> dict[str, DataFile]:
+        """As `files_of`, by their paths in the table's manifests."""
+        slot = self.slot_of(mark)
+        location = mark.location if slot.branch is None or not slot.branch.location else slot.branch.location
+        return {f"{location}/{file.path}": file for file in self.files_of(mark)}
+
     def committed(self, at: KeyEvidence) -> Slot | None:
         return None if at.committed is None else self.slot_of(at.committed)
 
@@ -123,6 +136,8 @@ class TableView:
         """
         if (why := self._unfit(key, slot)) is not None:
             return why
+        if slot.branch is not None:
+            return self._published(slot, slot.branch)
         objects = self.objects
         try:
             named = {file.path: file for file in blocking.run(files_of(objects, slot))}
@@ -150,6 +165,30 @@ class TableView:
         files = [f"{self.table.location()}/{path}" for path, file in named.items() if file.rows]
         return PreparedCommit(files, removed, same_partitions, must_write, self._fit(slot), replaces)
 
+    def overtaken(self, slot: Slot) -> bool:
+        """Whether `main` is no longer where the branch of a slot began."""
+        head = self.table.current_snapshot()
+        return slot.branch is not None and (head is None or str(head.snapshot_id) != slot.branch.start)
+
+    def _published(self, slot: Slot, mark: BranchMark) -> PreparedCommit | str:
+        """As `ready`, for the slot of a native block."""
+        ref = self.table.metadata.refs.get(mark.name)
+        if ref is None or str(ref.snapshot_id) != mark.head:
+            return f"the branch {mark.name} of {self.uri}, on which the block ran, was dropped or changed by another process; run it again"
+        files: tuple[IcebergFile, ...] = ()
+        if mark.head != mark.start and self.overtaken(slot):
+            found = branch.content(self.table, mark)
+            if isinstance(found, str):
+                return f"the branch {mark.name} of {self.uri} cannot be put on top of other writers' commits: {found}; run it again"
+            if not found.appends or any(file.spec_id != self.table.spec().spec_id for file in found.files):
+                return (
+                    f"another writer changed {self.uri} while the block ran, and its statements may have read rows that are different "
+                    "now; run it again"
+                )
+            files = found.files
+        replaces = slot.on_rerun is OnRerun.REPLACE
+        return PreparedCommit([], [], [], [], SchemaChange(), replaces, files)
+
     @cached_property
     def live(self) -> list[IcebergFile]:
         """The files that readers see. Raises: OutputUnavailable: a manifest cannot be read."""
@@ -160,6 +199,8 @@ class TableView:
 
         Raises: as `removed`.
         """
+        if self._statements_stand(key):
+            return NATIVE_STANDS, []
         found, lost = self._of_earlier(key)
         try:
             gone = [partition_of(path, self.table.spec(), self.table.schema()) for path in lost]
@@ -206,8 +247,35 @@ class TableView:
             OutputUnavailable: the store did not answer.
             OutputCorrupt: evidence of an earlier commit cannot be read.
         """
+        if self._statements_stand(key):
+            return NATIVE_STANDS
         found, lost = self._of_earlier(key)
         return self._gone(len(lost)) if lost else found
+
+    def _statements_stand(self, key: SinkKey) -> bool:
+        """Whether a native block of an earlier generation changed the table: its files hold rows of others.
+
+        Raises:
+            OutputCorrupt: evidence of an earlier commit cannot be read.
+        """
+        marked = (self.slot_of(mark).branch for mark in superseded(self.table.metadata, key))
+        return any(mark is not None and mark.head != mark.start for mark in marked)
+
+    def missing(self, mark: Mark, files: Sequence[DataFile]) -> list[str]:
+        """Paths of files of a commit that do not exist with their recorded size. One listing for those of our own write, and one request
+        for each of Spark's own, which lie among the files of all writers."""
+        objects, folder = self.at(mark), mark.slot.rpartition("/")[0]
+        own = {file.path for file in files if file.path.startswith(f"{folder}/")}
+        sizes = {each.path: each.bytes for each in blocking.run(objects.list(folder))} if own else {}
+        return [
+            file.path
+            for file in files
+            if (
+                sizes.get(file.path) != file.bytes
+                if file.path in own
+                else blocking.run(objects.tail(file.path, 1)) is None
+            )
+        ]
 
     def _gone(self, count: int) -> str:
         return (

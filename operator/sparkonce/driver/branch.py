@@ -1,0 +1,318 @@
+# ruff: noqa: SLF001 - native blocks are part of Job, in modules of their own
+"""A native block on an Iceberg table: Spark's own engine writes to a branch, and the block's end makes the branch the table's state.
+
+While the block is open the session's `spark.wap.branch` names a branch of this attempt, so that unmodified statements go there and the
+session reads its own writes. At the end one commit, under rule R as every other, moves `main` (`sparkonce.sink.iceberg.branch`). So a block
+is atomic: nothing of it is visible before its end, and of an attempt that ended inside it nothing remains. All its statements run again
+with the next attempt; if the key is committed, none of them does.
+
+A statement that raised ends the block: whether its commit to the branch landed is not known, and nothing would show that it ran twice.
+
+Refused before they run, beside what every block refuses: what Spark does outside of the branch, which is `saveAsTable` with a mode other
+than append (it replaces the table) and a change of the table's columns, and statements that name a branch themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from sparkonce import failpoints
+from sparkonce.blocking import run
+from sparkonce.driver.channel import Written
+from sparkonce.driver.statements import Statement, issue, recognised, refuse_remote, with_settings
+from sparkonce.errors import AttemptEnded, InvalidInput, OutputChanged, OutputUnavailable, SparkonceError
+from sparkonce.model.spec import WriteMode
+from sparkonce.sink.native import WAP_ENABLED, OpenBranch
+from sparkonce.sink.protocol import AlreadyCommitted, Conflicting, FencedOff, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sparkonce.driver.context import Job
+
+BRANCH, ID = "spark.wap.branch", "spark.wap.id"
+"""Settings of a session that direct Iceberg's writes."""
+SPARK_TABLE = "org.apache.iceberg.spark.source.SparkTable"
+
+_EVOLVES = re.compile(r"\bWITH\s+SCHEMA\s+EVOLUTION\b", re.IGNORECASE)
+
+
+def refuse_declared(job: Job, sink: Sink) -> None:
+    """Raises: InvalidInput: the output declares what no native block keeps."""
+    if sink.mode not in (None, WriteMode.APPEND):
+        raise InvalidInput(
+            f"spec.outputs[{sink.name}].mode is {sink.mode}, and the statements of a native block say what they do; leave it out"
+        )
+    if sink.place is not None:
+        raise InvalidInput("spec.series orders jobs that write a table once, and Spark checks no order; leave it out")
+    expected = job._expected.get(sink.name)
+    if expected is not None and (expected.min_rows or expected.columns):
+        raise InvalidInput(
+            f"spec.outputs[{sink.name}].expect is checked before rows become visible, and statements commit their own; leave it out"
+        )
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table, as Spark's catalog shows it."""
+
+    identity: str
+    branch: str | None
+    """The branch that its name selects, or the session's setting."""
+    enabled: bool
+    has: Callable[[str], bool]
+    """Whether it has a branch of this name."""
+    forget: Callable[[], object] = lambda: None
+    """Makes Spark's catalog read it anew: it caches tables for half a minute."""
+
+
+Look = Callable[["SparkSession", str], ShownTable | None]
+
+
+class BranchBlock:
+    """A block of statements on one output. One thread, one block at a time.
+
+    session: the one that reads its own writes; Spark's active one, unless a test has another.
+    look: how Spark sees a table (`shown`)."""
+
+    def __init__(self, job: Job, output: str, *, session: SparkSession | None = None, look: Look | None = None) -> None:
+        sink, self._key = job._sink(output)
+        refuse_declared(job, sink)
+        self._job, self._sink = job, sink
+        self._branches: Any = sink  # a Sink that also TakesBranch: Python has no intersection types
+        self._session, self._look = session, look or shown
+        self._nonce = secrets.token_hex(16)
+        self._opened: OpenBranch | None = None
+        """None if the key is committed."""
+        self._done = 0
+        self._cached: dict[str, Callable[[], object]] = {}
+        """How to make Spark forget the table, by the names that statements called it by."""
+        self._failed: str | None = None
+        """Kind of the statement that raised."""
+        self._thread = 0
+        self._open = contextlib.ExitStack()
+        self.written: Written | None = None
+        """What the block wrote; set when it has ended, or if the key was committed before."""
+
+    @property
+    def done(self) -> int:
+        """Number of statements on the branch of this attempt."""
+        return self._done
+
+    def __enter__(self) -> Self:
+        if self._job._block is not None:
+            raise InvalidInput("a native block, or a transaction, is open already; close it first")
+        refuse_remote()
+        session = self._session = self._session or _active()
+        for name in (BRANCH, ID):
+            if session.conf.get(name, None):
+                raise InvalidInput(
+                    f"the session sets {name}, and a native block has a branch of its own; unset it before"
+                )
+        self._thread = threading.get_ident()
+        self._begin()
+        self._job._block = self
+        self._open.enter_context(with_settings(session, {} if self._opened is None else self._opened.settings))
+        self._open.enter_context(recognised(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._job._block = None
+        self._open.close()
+        if self._opened is None:
+            if kind is None:
+                self._finished()
+            return
+        if kind is None and self._failed is None:
+            self._end(self._opened)
+            return
+        # Best effort: the next attempt, or a sweep, drops what is left. The error of the block must reach its author.
+        with contextlib.suppress(SparkonceError):
+            run(self._branches.drop_branch(self._opened.mark))
+        if kind is None:
+            raise InvalidInput(
+                f"a statement ({self._failed}) of the native block on {self._sink.name} failed, and the block went on without it: nothing "
+                "of the block is visible; let its error end the block"
+            )
+
+    def _begin(self) -> None:
+        """Bars all earlier attempts; makes the branch, unless the key is committed."""
+        job, sink = self._job, self._sink
+        by, fingerprint = f"attempt {job.attempt}", job.assignment.fingerprint
+        slot = run(sink.fence(self._key, job.attempt, fingerprint=fingerprint, by=by))
+        if slot is not None:
+            if slot.fingerprint != fingerprint:
+                job._written(sink, Conflicting(slot))
+            if slot.branch is None:
+                raise InvalidInput(
+                    f"output {sink.name} was written otherwise in this generation of {job.key}; `sparkonce rerun` the job to write it by "
+                    "statements"
+                )
+            self.written = job._recorded(sink, slot, fresh=False)
+            return
+        failpoints.hit("driver.native.open")
+        opened = run(self._branches.open_branch(self._key, job.attempt, nonce=self._nonce))
+        if isinstance(opened, FencedOff):
+            job._written(sink, opened)
+        self._opened = opened
+
+    def _end(self, opened: OpenBranch) -> None:
+        job, sink, mark = self._job, self._sink, opened.mark
+        failpoints.hit("driver.native.end.before")
+        try:
+            slot = run(
+                self._branches.block_slot(
+                    self._key,
+                    job.attempt,
+                    nonce=self._nonce,
+                    branch=mark.model_copy(update={"statements": self._done}),
+                    fingerprint=job.assignment.fingerprint,
+                    application=str(self._session.sparkContext.applicationId) if self._session is not None else "",
+                )
+            )
+        except SparkonceError:
+            with contextlib.suppress(SparkonceError):
+                run(self._branches.drop_branch(mark))
+            raise
+        decision = job._commit(sink, self._key, slot)
+        if isinstance(decision, AlreadyCommitted) and decision.slot.branch is not None:
+            self.written = job._recorded(sink, decision.slot, fresh=False)  # of another process of this attempt
+        else:
+            self.written = job._written(sink, decision)
+        for forget in self._cached.values():
+            forget()
+        self._finished()
+
+    def _finished(self) -> None:
+        self._job._outputs_written.add(self._sink.name)
+        self._job._report_progress()
+        failpoints.hit("driver.write.done")
+
+    def statement(self, statement: Statement) -> Any:
+        """Runs a statement on the branch, unless the key is committed; returns what it returned, or an empty DataFrame.
+
+        Raises:
+            InvalidInput: the block takes no such statement; it was not run.
+            OutputChanged: the branch is gone; the statement was not run.
+        """
+        self._check(statement)
+        if self._opened is None:
+            return statement.session.createDataFrame([], "num_affected_rows long")
+        self._on_branch(statement, self._opened)
+        self._failed = statement.kind
+        failpoints.hit("driver.native.before")
+        with with_settings(statement.session, self._opened.settings):
+            answer = statement.run()
+        failpoints.hit("driver.native.after")
+        self._failed = None
+        self._done += 1
+        return answer
+
+    def elsewhere(self, statement: Statement) -> Any:
+        return statement.run()
+
+    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
+        del run, target
+        raise InvalidInput(
+            f"a native block on {self._sink.name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to its own table, and not "
+            f"{what}; do that outside of the block"
+        )
+
+    def _check(self, statement: Statement) -> None:
+        """Whether a block takes the statement. Raises: InvalidInput, AttemptEnded."""
+        if threading.get_ident() != self._thread:
+            self.refuse("statements of another thread, which have no order")
+        if self._job.heartbeat.over:
+            raise AttemptEnded(
+                f"attempt {self._job.attempt} of {self._job.key} is over; nothing it writes can be committed"
+            )
+        if self._failed is not None:
+            raise InvalidInput(
+                f"a statement ({self._failed}) of the native block on {self._sink.name} failed, and whether it wrote to the block's branch "
+                f"is not known, so no other one follows it ({statement.kind}); let its error end the block"
+            )
+        if statement.call in ("save", "saveAsTable") and statement.kind not in _KEPT[statement.call]:
+            self.refuse(f"{statement.call} in mode {statement.kind}, which would make the table anew")
+        if _EVOLVES.search(statement.text):
+            self.refuse("WITH SCHEMA EVOLUTION, which changes the table's columns before the block ends")
+
+    def _on_branch(self, statement: Statement, opened: OpenBranch) -> None:
+        """Checks that Spark will write to the branch. Raises: InvalidInput, OutputChanged, OutputUnavailable."""
+        found = self._look(statement.session, statement.table)
+        if found is None or found.identity != opened.table:
+            what = "is no Iceberg table" if found is None else "is another table"
+            self.refuse(f"{statement.kind} on {statement.table}, which {what}")
+        if found.branch not in (None, opened.mark.name):
+            self.refuse(f"{statement.kind} on {statement.table}, which names a branch or tag")
+        if not found.has(opened.mark.name):
+            raise OutputChanged(
+                f"the branch {opened.mark.name} of {self._sink.uri} is gone: another attempt has taken over, or it was dropped; the "
+                f"statement ({statement.kind}) was not run, and nothing of the block is visible"
+            )
+        self._cached[statement.table] = found.forget
+        if not found.enabled:
+            raise OutputChanged(
+                f"the table {self._sink.uri} no longer has the property {WAP_ENABLED}, without which Spark writes past the block's branch; "
+                f"the statement ({statement.kind}) was not run, and nothing of the block is visible: run it again, which sets the property"
+            )
+
+
+_KEPT = {"save": ("append", "overwrite"), "saveAsTable": ("append",)}
+"""Modes in which a writer keeps the table that exists."""
+
+
+def _active() -> SparkSession:
+    from pyspark.sql import SparkSession as Sessions
+
+    return Sessions.getActiveSession() or Sessions.builder.getOrCreate()
+
+
+def shown(session: SparkSession, table: str) -> ShownTable | None:
+    """An Iceberg table as Spark sees it now, not as its catalog cached it; None if it is none, or does not exist.
+
+    Raises: OutputUnavailable: Spark cannot tell."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        issue(session, f"REFRESH TABLE {table}")
+        java: Any = session.table(table)
+        leaves = java._jdf.queryExecution().analyzed().collectLeaves()
+        leaf = leaves.apply(0)
+        if leaves.size() != 1 or leaf.getClass().getSimpleName() != "DataSourceV2Relation":
+            return None
+        found = leaf.table()
+        if found.getClass().getName() != SPARK_TABLE:
+            return None
+        inner = found.table()
+        enabled = str(inner.properties().get(WAP_ENABLED)).lower() == "true"
+        return ShownTable(
+            str(inner.uuid().toString()),
+            found.branch(),
+            enabled,
+            inner.refs().containsKey,
+            lambda: _forgotten(session, table),
+        )
+    except PySparkException:
+        return None
+    except Py4JError as error:
+        raise OutputUnavailable(
+            f"Spark cannot read the table {table}: {(str(error).strip().splitlines() or [''])[0]}; the statement was not run"
+        ) from error
+
+
+def _forgotten(session: SparkSession, table: str) -> None:
+    """Best effort: what the block did is committed, and the cache ends by itself."""
+    from pyspark.errors import PySparkException
+
+    with contextlib.suppress(PySparkException):
+        issue(session, f"REFRESH TABLE {table}")

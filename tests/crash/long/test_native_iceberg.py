@@ -1,0 +1,231 @@
+"""Blocks of Spark's own Iceberg engine in a job that is killed or frozen at their steps: all their statements are in the table, or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, LongType, NestedField
+
+from crash.scene import HERE, Scene
+from harness.eventually import assert_eventually
+from harness.iceberg_rest import rest_server, spark_runtime
+from harness.iceberg_tables import catalog, rest_catalog
+from harness.patience import until_ended
+
+pytestmark = pytest.mark.spark
+
+PATIENCE = 300
+"""Seconds for a command: several starts of a JVM on a busy machine."""
+FOREIGN = 5001
+NAME = "sales.orders"
+OLD = dict.fromkeys(range(10), 0)
+MERGED = {number: (1 if number >= 5 else 0) for number in range(10)} | dict.fromkeys(range(10, 15), 100)
+ADDED = dict.fromkeys([*range(100, 103), *range(200, 203)], 7)
+TRUTH = {
+    "sql": MERGED,
+    "many": {number: value + (10 if number % 2 == 0 else 0) for number, value in MERGED.items()} | ADDED,
+    "append": OLD | ADDED,
+}
+
+
+class Blocks(Scene):
+    """A scene whose job writes an Iceberg table by statements; the table exists before."""
+
+    @property
+    def gate(self) -> Path:
+        return self.folder / "gate"
+
+    def create(self) -> None:
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", IntegerType()))
+        catalog().create_namespace_if_not_exists("sales")
+        catalog().create_table(NAME, schema)
+        self.add(*OLD, value=0)
+
+    def add(self, *ids: int, value: int = 1) -> None:
+        """What another writer appends."""
+        rows = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([value] * len(ids), pa.int32())})
+        self.table().append(rows)
+
+    def table(self) -> Table:
+        return catalog().load_table(NAME)
+
+    def read(self) -> list[tuple[int, int]]:
+        return sorted((row["id"], row["v"]) for row in self.table().scan().to_arrow().to_pylist())
+
+    def commits(self) -> int:
+        """Commits of the key, as its evidence counts them."""
+        said = [each.summary for each in self.table().metadata.snapshots]
+        return sum(each is not None and "sparkonce.snapshot" in each.additional_properties for each in said)
+
+    def branches(self) -> list[str]:
+        return [name for name in self.table().metadata.refs if name.startswith("idem-wap.")]
+
+    def begin_inside(self) -> Any:
+        """Starts the job and returns once a statement is under way."""
+        self.gate.touch()
+        runner = self.run()
+        assert_eventually(lambda: Path(f"{self.gate}.inside").exists() or runner.poll() is not None, PATIENCE)
+        assert runner.poll() is None, self.last_output()
+        return runner
+
+    def right(self, shape: str, *foreign: int) -> None:
+        """The rows are the truth, from one commit; no branch is left."""
+        assert self.read() == sorted({**TRUTH[shape], **dict.fromkeys(foreign, 1)}.items())
+        assert (self.commits(), self.branches()) == (1, [])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with rest_server(tmp_path_factory.mktemp("rest")) as url:
+        yield url
+
+
+@pytest.fixture
+def made(tmpfs_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name, value in rest_catalog(server).items():
+        monkeypatch.setenv(name, value)
+    scenes: list[Blocks] = []
+
+    def make(shape: str, **spec: Any) -> Blocks:
+        template = {
+            "apiVersion": "sparkoperator.k8s.io/v1beta2",
+            "kind": "SparkApplication",
+            "spec": {
+                "type": "Python",
+                "mainApplicationFile": str(HERE / "native_iceberg_job.py"),
+                "arguments": [shape, str(tmpfs_path / "gate")],
+                "sparkConf": {
+                    "spark.driver.extraClassPath": str(spark_runtime()),
+                    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+                    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+                    "spark.sql.catalog.lake.type": "rest",
+                    "spark.sql.catalog.lake.uri": server,
+                    "spark.sql.shuffle.partitions": "1",
+                    "spark.ui.enabled": "false",
+                },
+            },
+        }
+        outputs = [{"name": "orders", "iceberg": {"catalog": "lake", "table": NAME}}]
+        scene = Blocks(
+            tmpfs_path,
+            submit=None,
+            script=HERE / "native_iceberg_job.py",
+            environment={
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH")))),
+                **rest_catalog(server),
+            },
+            spec={"template": template, "outputs": outputs, "heartbeatTimeoutSeconds": 10, **spec},
+        )
+        scene.create()
+        scenes.append(scene)
+        return scene
+
+    yield make
+    for scene in scenes:
+        scene.clear()
+    if catalog().table_exists(NAME):
+        location = catalog().load_table(NAME).location()
+        catalog().drop_table(NAME)
+        shutil.rmtree(location.removeprefix("file://"), ignore_errors=True)
+
+
+def killed(scene: Blocks, point: str, skip: int = 0) -> None:
+    """Runs the job; driver and runner die at the step."""
+    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
+    assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)
+    runner.kill()
+    runner.wait()
+    scene.signal_attempts(signal.SIGKILL)
+    assert f"{point}=kill" in scene.hits(), scene.last_output()
+
+
+@pytest.mark.parametrize(
+    ("point", "skip", "visible"),
+    [
+        ("driver.native.open", 0, False),
+        ("sink.iceberg.branch.after", 0, False),
+        ("driver.native.before", 0, False),
+        ("driver.native.after", 0, False),
+        ("driver.native.after", 2, False),
+        ("driver.native.end.before", 0, False),
+        ("sink.iceberg.commit.before", 0, False),
+        ("sink.iceberg.commit.after", 0, True),
+        ("driver.write.done", 0, True),
+    ],
+)
+def test_a_block_killed_at_each_step(made: Any, point: str, skip: int, visible: bool) -> None:
+    """Killed around the branch, each statement and the move of `main`: until the move nothing is visible, after it everything is. Another
+    writer adds a row, the job is sent again, and once more."""
+    scene = made("many")
+    killed(scene, point, skip)
+    assert scene.read() == sorted((TRUTH["many"] if visible else OLD).items())
+    scene.add(FOREIGN)
+    assert scene.finish()["phase"] == "Succeeded"
+    scene.right("many", FOREIGN)
+    snapshots = len(scene.table().metadata.snapshots)
+    assert scene.finish()["phase"] == "Succeeded"
+    assert len(scene.table().metadata.snapshots) == snapshots
+
+
+def test_a_driver_that_dies_while_its_statement_runs(made: Any) -> None:
+    """Its Python dies inside the MERGE, whose JVM ends with it or later: the next attempt's block is the only one that is visible."""
+    scene = made("many")
+    runner = scene.begin_inside()
+    runner.kill()
+    runner.wait()
+    scene.signal_attempts(signal.SIGKILL)
+    scene.gate.unlink()
+    assert scene.finish()["phase"] == "Succeeded"
+    scene.right("many")
+
+
+def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
+    """Frozen inside its MERGE, JVM and all; the job is sent again and ends. What the woken driver still writes goes to a branch, which it
+    drops, and to nothing else."""
+    scene = made("many")
+    runner = scene.begin_inside()
+    frozen = scene.attempts()
+    scene.signal_attempts(signal.SIGSTOP)
+    runner.kill()
+    runner.wait()
+    scene.gate.unlink()
+    assert scene.finish()["phase"] == "Succeeded"
+    scene.right("many")
+    head = scene.table().current_snapshot()
+    scene.signal_attempts(signal.SIGCONT)
+    assert_eventually(lambda: not set(frozen) & set(scene.attempts()), PATIENCE)
+    assert scene.table().current_snapshot() == head
+    scene.right("many")
+
+
+@pytest.mark.parametrize("shape", ["append", "sql", "many"])
+def test_another_writer_commits_while_a_block_runs(made: Any, shape: str) -> None:
+    """Appends are put on top; `job.sql` runs its statement again; a block that read rows ends its attempt, and the next one is right."""
+    scene = made(shape)
+    runner = scene.begin_inside()
+    scene.add(FOREIGN)
+    scene.table().overwrite(
+        pa.table({"id": pa.array([0], pa.int64()), "v": pa.array([0], pa.int32())}), "id == 0"
+    )  # another file with the same row
+    scene.gate.unlink()
+    assert until_ended(runner, PATIENCE) == 0, scene.last_output()
+    assert scene.said()["phase"] == "Succeeded"
+    assert len(scene.attempts_made()) == (2 if shape == "many" else 1)
+    scene.right(shape, FOREIGN)
+
+
+def test_three_senders_of_one_block(made: Any) -> None:
+    """Three identical commands at once: the block is there once, and three answers agree."""
+    scene = made("many")
+    senders = [scene.run() for _ in range(3)]
+    assert [until_ended(sender, PATIENCE) for sender in senders] == [0, 0, 0]
+    scene.right("many")
