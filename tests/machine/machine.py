@@ -331,6 +331,7 @@ def prepared(folder: Path, config: Config, patch: pytest.MonkeyPatch) -> Scene:
     """A scene, with patches where the real code would open real outputs or sleep."""
     scene = Scene(folder, config)
     patch.setattr(embedded, "describe", scene.describe)
+    patch.setattr(embedded, "recorded_sinks", scene.recorded_sinks)
     patch.setattr(operate, "describe", scene.describe)
     patch.setattr(slots, "staged_files", staged_files)
     patch.setattr(entrust, "LIMIT", 5.0)  # a frozen settle run counts as lost after one silence

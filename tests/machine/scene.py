@@ -19,6 +19,7 @@ from sparkonce.blocking import run
 from sparkonce.local.prepare import Prepared, assemble
 from sparkonce.model.record import Bound, Record, SpecBody
 from sparkonce.model.spec import IdempotentJob
+from sparkonce.sink.protocol import Sink
 from sparkonce.store.protocol import Request
 from sparkonce.store.sqlite.store import SqliteStore
 
@@ -125,7 +126,12 @@ class Scene:
     def describe(self, _: Record, spec: SpecBody) -> DrivenJob:
         """Replaces `prepare.describe`, which would open real sinks."""
         assert self.world is not None  # only a process in a schedule calls this
-        return DrivenJob(spec=spec, policy=self.world.policy, sinks=tuple(self.world.sinks.values()))
+        return DrivenJob(spec=spec, policy=self.world.policy, sinks=self.recorded_sinks(spec))
+
+    def recorded_sinks(self, _: SpecBody) -> tuple[Sink, ...]:
+        """Replaces `prepare.recorded_sinks`, likewise."""
+        assert self.world is not None  # as above
+        return tuple(self.world.sinks.values())
 
 
 @dataclass
