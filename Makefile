@@ -15,6 +15,8 @@ EFFORT ?= $(if $(TESTS),gate,$(if $(filter full all,$(TIER)),all,gate))
 MINUTES ?= 60
 # File in which the gate lists flaky tests; with it, failed tests are run once more (scripts/second_look.py). Only .ci/run sets it.
 SECOND_LOOK ?=
+# Not empty: lint, types and layers are checked already. Only .ci/run sets it, for its second tier.
+CHECKED ?=
 # Bytecode is written, also where the environment forbids it: or else each of hundreds of interpreters compiles the same modules.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) $(if $(SECOND_LOOK),scripts/second_look.py $(SECOND_LOOK),-m pytest) --dist worksteal --durations=20 -n
 
@@ -48,10 +50,10 @@ chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (h
 	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_session.py $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
 
-test: check ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
+test: $(if $(CHECKED),ready,check) ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
 	@sh scripts/setup --quiet --tests
 ifeq ($(TIER)$(TESTS),all)
-	@red=0; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
+	@red=0; SPARKONCE_FAILPOINTS_TALLY=$$(mktemp -d); export SPARKONCE_FAILPOINTS_TALLY; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
 	sh scripts/cluster-parts || [ "$$CI" != true ] || exit 1; \
 	EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full || red=1; exit $$red # both tiers, so that one run shows all failures; a laptop skips what it cannot build
 else

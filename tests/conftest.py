@@ -56,6 +56,10 @@ if not EXPLORES:
     # Hypothesis also draws constants of our modules, but only of those imported so far: draws would depend on which tests ran before.
     providers._get_local_constants = Constants
 
+TALLY_VARIABLE = "SPARKONCE_FAILPOINTS_TALLY"
+TALLY = pytest.StashKey[str]()
+"""The folder that counts failpoints with a fault, in the process that made it. `make test TIER=all` gives one to both of its runs."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=tiers.TIERS, default="all", help="which tests to collect: harness/tiers.py")
@@ -88,6 +92,13 @@ def pytest_configure(config: pytest.Config) -> None:
         core.global_force_seed = effort.seed("hypothesis")  # type: ignore[assignment] # it is declared as None alone
     if (outcome := config.getoption("--outcome")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcome(Path(outcome)))
+    if effort.effort() is not effort.Effort.GATE and TALLY_VARIABLE not in os.environ:  # workers find it in theirs
+        os.environ[TALLY_VARIABLE] = config.stash[TALLY] = tempfile.mkdtemp(prefix="sparkonce-tally-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder := config.stash.get(TALLY, None):
+        shutil.rmtree(folder)
 
 
 def pytest_report_header() -> str:
@@ -127,10 +138,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not tiers.full_folder(item.path, TESTS):
             item.add_marker(pytest.mark.timeout(_limit(item)), append=True)
-    theirs = [item for item in items if not _ours(item, chosen)]
-    if theirs:
-        config.hook.pytest_deselected(items=theirs)
-        items[:] = [item for item in items if item not in set(theirs)]
+    if theirs := {item for item in items if not _ours(item, chosen)}:
+        config.hook.pytest_deselected(items=list(theirs))
+        items[:] = [item for item in items if item not in theirs]
     items.sort(key=lambda item: "cluster" not in item.path.parent.name)
 
 
@@ -175,8 +185,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid, text in sorted(said):
         terminalreporter.write_line(f"{nodeid}\n{text}")
     chosen = terminalreporter.config.getoption("--tier")
-    if effort.effort() is effort.Effort.GATE and (rest := tiers.left_out(chosen)):
-        terminalreporter.write_line(rest)
+    if effort.effort() is effort.Effort.GATE:
+        if rest := tiers.left_out(chosen):
+            terminalreporter.write_line(rest)
+    else:
+        faults = {path.name for path in Path(os.environ[TALLY_VARIABLE]).iterdir()}
+        never = ", ".join(sorted(failpoints.NAMES.keys() - faults)) or "none"
+        terminalreporter.write_line(
+            f"faults were played at {len(faults)} of {len(failpoints.NAMES)} failpoints; at these never: {never}"
+        )
 
 
 @pytest.fixture(autouse=True)

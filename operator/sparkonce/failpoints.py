@@ -8,7 +8,8 @@ Without any setting a point costs one comparison. With `SPARKONCE_FAILPOINTS_LOG
 `name=action` if an action was performed, so that a test can assert what it reached.
 
 With `SPARKONCE_FAILPOINTS_ONCE=FOLDER` (an existing folder) each point kills or stops one process in all, however many attempts the job
-has.
+has. With `SPARKONCE_FAILPOINTS_TALLY=FOLDER` (likewise) each performed action leaves an empty file with its point's name, so that a run of
+all tests can list the points at which none played a fault.
 
 Names that are not in `NAMES` are refused: a typo in a test would otherwise test nothing. Random fault injection is the tests' task.
 docs/failpoints.md is generated from `NAMES`.
@@ -181,6 +182,8 @@ def _perform(name: str, plan: dict[str, list[_Term]]) -> None:
         with Path(_log).open("a", encoding="ascii") as log:  # O_APPEND: short lines of several processes do not mix
             log.write(f"{name}={term.action}\n" if term and term.action != "off" else f"{name}\n")
     if term is not None:
+        if (folder := os.environ.get("SPARKONCE_FAILPOINTS_TALLY")) and term.action != "off":
+            Path(folder, name).touch()
         _act(name, term)
 
 
@@ -226,6 +229,7 @@ names them; drivers inherit the settings of `sparkonce run`.
 | `SPARKONCE_FAILPOINTS` | `NAME=TERMS`, joined by `;`. A term is `[N*]ACTION`, chained by `->`: `2*off->kill` passes twice, then kills |
 | `SPARKONCE_FAILPOINTS_LOG` | a file: each hit appends `NAME`, or `NAME=ACTION` if an action was performed |
 | `SPARKONCE_FAILPOINTS_ONCE` | a folder: each point kills or stops one process in all, however many attempts there are |
+| `SPARKONCE_FAILPOINTS_TALLY` | a folder: each action that is performed leaves an empty file with its point's name |
 
 Actions: `off`, `kill` (SIGKILL), `stop` (SIGSTOP), `sleep(MILLISECONDS)`, `raise`, `exit(CODE)`.
 A name that is not in this list is refused.

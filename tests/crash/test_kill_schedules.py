@@ -20,7 +20,16 @@ PARTS = {effort.Effort.GATE: 4, effort.Effort.ALL: 8, effort.Effort.SOAK: 26}[ef
 SCHEDULES = effort.size("kill schedules") // PARTS
 TRIES = 4
 """Maximum number of rounds until every fault has happened: a round may miss a point that few runs reach."""
-ELSEWHERE = ("store.etcd.", "replica.", "engine.settle-run.", "sink.delta.", "sink.iceberg.", "driver.stream.")
+ELSEWHERE = (
+    "store.etcd.",
+    "replica.",
+    "engine.settle-run.",
+    "sink.delta.",
+    "sink.iceberg.",
+    "sink.skipping",
+    "driver.stream.",
+    "driver.native.",
+)
 """Points that these jobs never reach; tests/api, tests/sink and the other modules of this folder kill there."""
 LEAST = effort.size("kills per failpoint")
 """Number of faults that must have happened at each point."""

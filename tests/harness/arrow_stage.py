@@ -7,6 +7,7 @@ written by Spark.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,5 +45,9 @@ def _put(folder: str, name: str, rows: pa.Table) -> None:
 
 
 def table_of(*numbers: int) -> Any:
-    """A `pyarrow.Table` with one column `n`; it is passed where a sink's types say DataFrame."""
-    return pa.table({"n": pa.array(numbers, pa.int64())})
+    """A `pyarrow.Table` with one column `n`; it is passed where a sink's types say DataFrame.
+
+    From a buffer: `pyarrow.array` of Python values imports pandas, which costs a driver as much as all that sparkonce imports.
+    """
+    values = pa.py_buffer(array("q", numbers))
+    return pa.table({"n": pa.Array.from_buffers(pa.int64(), len(numbers), [None, values])})

@@ -12,6 +12,7 @@ the name of a folder, for what to test.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -88,5 +89,6 @@ def left_out(chosen: str) -> str:
     }.get(chosen, "")
 
 
+@functools.cache
 def _parts(path: Path, tests: Path) -> tuple[str, ...]:
     return path.relative_to(tests).parts if path.is_relative_to(tests) else ()

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from images import contents
 from publishing.archives import jar, small
@@ -43,6 +41,10 @@ FILES = {
 
 def checked(text: str) -> dict[str, Any]:
     """The document, valid by the schema of its version."""
+    # Imported here: it parses the grammar of RFC 3987, five seconds that every worker would otherwise spend while it collects tests.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     assert problem is None, problem
     document: dict[str, Any] = json.loads(text)

@@ -208,6 +208,12 @@ def test_once_kills_one_process_in_all(tmp_path: Path) -> None:
     assert codes == [-signal.SIGKILL, 0, 0]
 
 
+def test_the_tally_names_each_point_with_a_fault(tmp_path: Path) -> None:
+    """With a folder for it, a performed action leaves its point's name there before it ends the process; a hit without one does not."""
+    run(f"{POINT}=1*off->kill;{OTHER}=2*off", SPARKONCE_FAILPOINTS_TALLY=str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [POINT]
+
+
 # --- names, code and page agree
 
 

@@ -165,12 +165,12 @@ def test_the_patterns_find_what_they_should(pattern: re.Pattern[str], text: str,
 
 def test_no_file_names_a_registry_or_a_machine() -> None:
     """No file names a package index or a path of one machine: both depend on the machine."""
-    guilty = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in files_of_the_repository()
-        for number, line in enumerate(path.read_bytes().decode("utf-8", errors="replace").splitlines(), 1)
-        if NAMES_A_REGISTRY.search(line) or NAMES_A_MACHINE.search(line)
-    ]
+    guilty = []
+    for path in files_of_the_repository():
+        text = path.read_text("utf-8", errors="replace")
+        for named in filter(None, (pattern.search(text) for pattern in (NAMES_A_REGISTRY, NAMES_A_MACHINE))):
+            line = text.count("\n", 0, named.start()) + 1
+            guilty.append(f"{path.relative_to(ROOT)}:{line}: {named[0].strip()}")
     assert guilty == []
 
 
@@ -178,11 +178,14 @@ def test_every_test_states_its_fact() -> None:
     """Every test has a docstring, which states the fact that it proves."""
     silent = []
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
-                continue
-            if not ast.get_docstring(node):
-                silent.append(f"{path.relative_to(ROOT)}: {node.name}")
+        nodes = ast.parse(path.read_text()).body
+        nodes += [node for scope in nodes if isinstance(scope, ast.ClassDef) for node in scope.body]
+        tests = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        silent += [
+            f"{path.relative_to(ROOT)}: {test.name}"
+            for test in tests
+            if test.name.startswith("test_") and not ast.get_docstring(test)
+        ]
     assert silent == []
 
 
