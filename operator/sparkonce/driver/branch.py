@@ -81,6 +81,7 @@ class BranchBlock(AttemptBlock):
         self._opened: OpenBranch | None = None
         """None if the key is committed."""
         self._done = 0
+        self._merges: bool | None = None
         self._cached: dict[str, Callable[[], object]] = {}
         """How to make Spark forget the table, by the names that statements called it by."""
         self._failed: str | None = None
@@ -162,7 +163,7 @@ class BranchBlock(AttemptBlock):
                     self._key,
                     job.attempt,
                     nonce=self._nonce,
-                    branch=mark.model_copy(update={"statements": self._done}),
+                    branch=mark.model_copy(update={"statements": self._done, "merges": self._merges}),
                     fingerprint=job.assignment.fingerprint,
                     application=str(self._session.sparkContext.applicationId) if self._session is not None else "",
                 )
@@ -197,6 +198,7 @@ class BranchBlock(AttemptBlock):
             return statement.session.createDataFrame([], "num_affected_rows long")
         self._on_branch(statement, self._opened)
         self._failed = statement.kind
+        self._merges = self._merges or statement.kind == "MERGE" or None
         failpoints.hit("driver.native.before")
         with with_settings(statement.session, self._opened.settings):
             answer = statement.run()

@@ -198,7 +198,7 @@ async def _wait(seconds: float) -> None:
 
 
 OutputLike = str | os.PathLike[str] | Mapping[str, Any]
-"""The folder of a slot log, or what stands in `spec.outputs[]` of a job file, without the name."""
+"""A slot log's folder, or the fields of `spec.outputs[]` other than `name`."""
 
 
 def _declared(name: str, output: OutputLike) -> dict[str, Any]:
