@@ -104,7 +104,20 @@ def test_what_is_not_advised_is_refused(desk: Desk, table: Path) -> None:
     refused = desk.here("rerun", KEY)
     assert refused.code == ExitCode.FAILED
     assert "another writer rewrote or deleted 1 file(s) of the generation before" in refused.out
+    assert "delete them yourself and declare onRerun: Append" in refused.out
     assert numbers_in(table) == [2, 3]
+
+
+def test_the_advice_after_a_restore_works(desk: Desk, table: Path) -> None:
+    """The table is put back to before the job's commit: a plain rerun names the restore, and what it advises writes the rows anew."""
+    DeltaTable(str(table)).restore(0)
+    refused = desk.here("rerun", KEY)
+    assert refused.code == ExitCode.FAILED
+    assert "the table was restored to an earlier state (version 2), which took" in refused.out
+    assert "delete what is left of its rows, if any, and declare onRerun: Append" in refused.out
+    assert numbers_in(table) == []
+    assert desk.here("rerun", "-f", sent(desk, append=True)).code == ExitCode.SUCCEEDED
+    assert numbers_in(table) == [1, 2, 3]
 
 
 def test_the_advice_where_a_file_is_missing_works(desk: Desk, table: Path) -> None:

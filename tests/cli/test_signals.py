@@ -28,9 +28,7 @@ def nothing_runs(desk: Desk) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> None:
     """Exit 8 if nothing took effect: the driver is gone, the output is closed to it, and the next run opens a new generation."""
-    desk.job(STARTED + WAITS + WRITES)
-    terminal = desk.start("run", "job.yaml")
-    desk.driver_runs()
+    terminal = desk.leader()
     terminal.interrupt(number)
     said = terminal.end()
     assert said.code == ExitCode.CANCELLED, said
@@ -75,11 +73,8 @@ def test_a_second_ctrl_c_says_what_is_going_on(desk: Desk) -> None:
 
 def test_two_terminals(desk: Desk) -> None:
     """One terminal runs the job, the other follows and shows its progress; both get the same result, of one attempt."""
-    desk.job(STARTED + WAITS + WRITES)
-    first = desk.start("run", "job.yaml", "--json")
-    desk.driver_runs()
-    second = desk.start("run", "job.yaml", "--json")
-    second.wait_for("running elsewhere (pid")
+    first = desk.leader("--json")
+    second = desk.follower("--json")
     second.wait_for("attempt 1 of 1")
     desk.go()
     told = [terminal.end() for terminal in (first, second)]
@@ -91,11 +86,8 @@ def test_two_terminals(desk: Desk) -> None:
 
 def test_a_follower_only_detaches(desk: Desk) -> None:
     """Ctrl-C on the follower: it exits with 130 at once, and the leader continues to its result."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
-    follower = desk.start("run", "job.yaml")
-    follower.wait_for("running elsewhere (pid")
+    leader = desk.leader()
+    follower = desk.follower()
     follower.interrupt()
     said = follower.end()
     assert said.code == ExitCode.DETACHED
@@ -110,9 +102,7 @@ def test_a_follower_only_detaches(desk: Desk) -> None:
 def test_a_leader_hands_over_to_a_terminal_that_waits(desk: Desk, number: signal.Signals) -> None:
     """The leader exits with 130: the same attempt continues, and the waiting terminal, which now owns it, gets the one result. Its own
     Ctrl-C then stops the job."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
+    leader = desk.leader()
     waits = [desk.start("run", "job.yaml", "--json") for _ in range(2)]
     for each in waits:
         each.wait_for("running elsewhere (pid")
@@ -169,11 +159,8 @@ def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...],
 
 def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
     """No other terminal waits, so the last one's Ctrl-C cancels the job."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
-    second = desk.start("run", "job.yaml")
-    second.wait_for("running elsewhere (pid")
+    leader = desk.leader()
+    second = desk.follower()
     leader.interrupt()
     assert leader.end().code == ExitCode.DETACHED
     assert_eventually(lambda: f"pid {second.process.pid}" in desk.here("keys", "explain", KEY).out, PATIENCE)
@@ -185,11 +172,8 @@ def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
 
 def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
     """The leader's Ctrl-C cancels the job, although another terminal waited for it shortly before."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
-    second = desk.start("run", "job.yaml")
-    second.wait_for("running elsewhere (pid")
+    leader = desk.leader()
+    second = desk.follower()
     second.process.kill()
     until_ended(second.process, PATIENCE)
     leader.interrupt()
@@ -199,11 +183,8 @@ def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
 
 def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
     """`sparkonce cancel` differs from Ctrl-C: both the leader and the waiting terminal get the cancelled result (exit 8)."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
-    follower = desk.start("run", "job.yaml")
-    follower.wait_for("running elsewhere (pid")
+    leader = desk.leader()
+    follower = desk.follower()
     assert desk.here("cancel", KEY, "--reason", "wrong input").code == 0
     assert [each.end().code for each in (leader, follower)] == [ExitCode.CANCELLED] * 2
     assert desk.commits() == []
@@ -212,9 +193,7 @@ def test_cancel_ends_a_job_for_all_who_wait(desk: Desk) -> None:
 def test_cancel_from_another_terminal(desk: Desk) -> None:
     """`sparkonce cancel` leaves stopping and settling to the owner, waits for the end of the driver and exits with 0; the leader exits with
     8 and says why."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
+    leader = desk.leader()
     said = desk.here("cancel", KEY, "--reason", "wrong input")
     assert said.code == 0
     assert said.first.startswith(f"cancelled: {KEY}, generation 1, attempt 1")
@@ -228,9 +207,7 @@ def test_cancel_from_another_terminal(desk: Desk) -> None:
 
 def test_cancel_of_a_job_without_an_owner(desk: Desk) -> None:
     """The runner was killed: `sparkonce cancel` takes over, ends the orphaned driver and settles the attempt itself."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
+    leader = desk.leader()
     leader.process.kill()
     until_ended(leader.process, PATIENCE)
     doctor = desk.here("doctor")

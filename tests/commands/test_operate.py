@@ -165,7 +165,7 @@ def test_a_key_in_progress_is_not_rerun(tmp_path: Path) -> None:
 
     ending = made.orphaned().rerun()
     assert ending.answer is Answer.IN_PROGRESS
-    assert "send the job again to finish it" in ending.unblock
+    assert "send the job of that generation again to finish it" in ending.unblock
     assert made.record.generation == 1
 
 

@@ -40,7 +40,7 @@ def test_partial_is_completed_by_a_retry(tmp_path: Path) -> None:
     ending = made.resolve("retry")
     assert ending.record is not None
     assert (ending.answer, ending.record.attempt, ending.record.uncounted) == (Answer.TAKE_OVER, 2, 1)
-    assert (ending.record.state, ending.unblock) == (State.IN_PROGRESS, "send the job again to run it")
+    assert (ending.record.state, ending.unblock) == (State.IN_PROGRESS, "send the same job again to run it")
 
     made.applications.plays = [writes(made, "a", "b")]
     done = made.submit()

@@ -1,6 +1,6 @@
 """A script that knows nothing of sparkonce: the crash tests of capture run it as it is.
 
-captured_script.py LAKE [END]
+captured_script.py LAKE GATE [END]
 
 It merges into a Delta table, appends to it, makes a second one and writes Parquet. END: what it does last; `error` raises before the second
 table, `1` exits with that code after it, `undeclared` writes somewhere else first.
@@ -17,18 +17,18 @@ from pyspark.sql import SparkSession
 
 def slowly(number: int, gate: str) -> int:
     """Waits while the test wants the statement to be under way, and shows that it is."""
-    while Path(f"{gate}.gate").exists():
+    while Path(gate).exists():
         Path(f"{gate}.inside").touch()
-        time.sleep(0.05)
+        time.sleep(0.05)  # polls until the test removes the gate
     return number
 
 
-def main(lake: str, last: str = "") -> None:
+def main(lake: str, gate: str, last: str = "") -> None:
     spark = SparkSession.builder.getOrCreate()
     orders, totals = f"{lake}/orders", f"{lake}/totals"
     if last == "undeclared":
         spark.range(3).write.parquet(f"{lake}/undeclared")
-    spark.udf.register("slow", lambda number: slowly(number, orders), "long")
+    spark.udf.register("slow", lambda number: slowly(number, gate), "long")
     spark.sql("CREATE OR REPLACE TEMP VIEW changes AS SELECT id, slow(id) AS s FROM range(5, 15)")
     spark.sql(
         f"MERGE INTO delta.`{orders}` t USING changes s ON t.id = s.id "

@@ -1,6 +1,6 @@
 """The real Spark job of the crash tests of native blocks: statements that give other rows when one of them runs twice.
 
-native_spark_job.py SHAPE TABLE
+native_spark_job.py SHAPE TABLE GATE
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ UPDATE = "UPDATE delta.`{t}` SET v = v + 10 WHERE id % 2 = 0"
 NOTHING = "DELETE FROM delta.`{t}` WHERE id < 0"
 
 
-def main(shape: str, table: str) -> None:
+def main(shape: str, table: str, gate: str) -> None:
     spark = SparkSession.builder.getOrCreate()
-    spark.udf.register("slow", lambda number: slowly(number, table), "long")
+    spark.udf.register("slow", lambda number: slowly(number, gate), "long")
     job = sparkonce.current()
     if shape == "one":
         job.sql(MERGE.format(t=table), "orders")
@@ -38,14 +38,13 @@ def main(shape: str, table: str) -> None:
     spark.stop()
 
 
-def slowly(number: int, table: str) -> int:
+def slowly(number: int, gate: str) -> int:
     """Waits while the test wants the statement to be under way, and shows that it is."""
-    gate = Path(f"{table}.gate")
-    while gate.exists():
-        Path(f"{table}.inside").touch()
+    while Path(gate).exists():
+        Path(f"{gate}.inside").touch()
         time.sleep(0.05)  # polls until the test removes the gate
     return number
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

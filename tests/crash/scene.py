@@ -13,10 +13,10 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from pyarrow import parquet
@@ -29,6 +29,11 @@ HERE = Path(__file__).parent
 ROWS = 7
 OUTPUTS = {"one": "a", "two": "ab", "tx": "ab", "mixed": "abc"}
 PATIENCE = 240  # seconds for one command: two interpreters, or a JVM, and a few attempts on a busy machine
+
+
+def gate_of(folder: Path) -> Path:
+    """The gate of the scene in a folder."""
+    return folder / "gate"
 
 
 @dataclass
@@ -70,6 +75,30 @@ class Scene:
         }
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
+    @classmethod
+    def in_spark(
+        cls, folder: Path, script: str, *arguments: str, conf: Mapping[str, str], outputs: Sequence[Any], **spec: Any
+    ) -> Self:
+        """A scene whose script, one of this folder, runs in a real Spark with these settings. Other arguments: fields of `spec`."""
+        path = HERE / script
+        template = {
+            "apiVersion": "sparkoperator.k8s.io/v1beta2",
+            "kind": "SparkApplication",
+            "spec": {
+                "type": "Python",
+                "mainApplicationFile": str(path),
+                "arguments": list(arguments),
+                "sparkConf": dict(conf),
+            },
+        }
+        given = {"template": template, "outputs": list(outputs), "heartbeatTimeoutSeconds": 10, **spec}
+        return cls(folder, submit=None, script=path, spec=given)
+
+    @property
+    def gate(self) -> Path:
+        """While it exists, a script that is given this path waits inside its first statement."""
+        return gate_of(self.folder)
+
     @property
     def ledger(self) -> Path:
         return self.folder / "ledger.db"
@@ -81,7 +110,7 @@ class Scene:
         once.mkdir()
         environment = {
             **os.environ,
-            "PYTHONPATH": str(HERE.parent),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH")))),
             "SPARKONCE_LEASE_SECONDS": "2",
             "SPARKONCE_PATIENCE": "1",
             "SPARKONCE_FAILPOINTS": failpoints,
@@ -112,6 +141,15 @@ class Scene:
         runner.wait()
         self.signal_attempts(signal.SIGKILL)
         assert f"{point}=kill" in self.hits(), self.last_output()
+
+    def run_to_gate(self, *, patience: float = PATIENCE) -> subprocess.Popen[bytes]:
+        """Runs the job until its script waits at the gate."""
+        self.gate.touch()
+        runner = self.run()
+        inside = Path(f"{self.gate}.inside")
+        assert_eventually(lambda: inside.exists() or runner.poll() is not None, patience)
+        assert runner.poll() is None, self.last_output()
+        return runner
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
         """Sends the job again, without faults, until it has Succeeded; returns the answer of the last run."""

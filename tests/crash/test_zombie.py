@@ -17,7 +17,7 @@ from harness.eventually import assert_eventually
 from harness.patience import until_ended
 from sparkonce.launch.local import LocalLauncher, place
 from sparkonce.launch.protocol import StillThere
-from sparkonce.launch.submit import LocalTemplate, command_for
+from sparkonce.launch.submit import command_for
 from sparkonce.local.prepare import prepare
 from sparkonce.local.runner import LocalRunner, attempts_folder
 from sparkonce.model.record import Assignment, Outcome
@@ -57,10 +57,7 @@ def test_a_zombie_that_wakes_after_the_takeover_is_fenced_and_its_files_are_swep
     store = open_store(str(scene.ledger))
     attempts = attempts_folder(store.url)
 
-    def template_of(assignment: Assignment) -> LocalTemplate:
-        return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
-
-    embedded = LocalRunner(store=store, attempts=attempts, launcher=OutOfReach(attempts, command_for(template_of)))
+    embedded = LocalRunner(store=store, attempts=attempts, launcher=OutOfReach(attempts, command_for()))
     try:
         ending = asyncio.run(embedded.submit(prepare(job, base=str(tmpfs_path))))
 

@@ -4,6 +4,7 @@ The real one is in tests/crash/long and tests/driver/jvm; the branch itself is i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +139,18 @@ def test_a_barred_block_is_fenced_and_an_overtaken_one_runs_again(tmp_path: Path
     with block_of(attempt, engine) as block:
         block.statement(engine.statement(2, run=engine.rewrite))
     assert rows() == [7, 10]
+
+
+@pytest.mark.parametrize("kind", ["INSERT", "MERGE"])
+def test_a_merge_that_only_inserts_is_no_append(tmp_path: Path, engine: Engine, kind: str) -> None:
+    """Its snapshot is that of an append. An INSERT's rows are put on top of what another writer committed meanwhile; a MERGE has read the
+    table, so it is not published."""
+    attempt = begun(tmp_path)
+    moved = pytest.raises(TableMoved, match="another writer changed") if kind == "MERGE" else contextlib.nullcontext()
+    with moved, block_of(attempt, engine) as block:
+        block.statement(engine.statement(1, kind=kind))
+        iceberg_tables.table().append(pa.table({"n": pa.array([7], pa.int64())}))
+    assert rows() == ([0, 7] if kind == "MERGE" else [0, 1, 7])
 
 
 def test_a_statement_that_raised_ends_its_block(tmp_path: Path, engine: Engine) -> None:

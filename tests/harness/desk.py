@@ -213,6 +213,19 @@ class Desk:
         self._terminals.append(Terminal(process, out, err))
         return self._terminals[-1]
 
+    def leader(self, *options: str) -> Terminal:
+        """Runs the job of `WRITES` in a terminal; its driver has begun and waits for `go`."""
+        self.job(STARTED + WAITS + WRITES)
+        terminal = self.start("run", "job.yaml", *options)
+        self.driver_runs()
+        return terminal
+
+    def follower(self, *options: str) -> Terminal:
+        """Sends the job from one more terminal, which waits for the leader."""
+        terminal = self.start("run", "job.yaml", *options)
+        terminal.wait_for("running elsewhere (pid")
+        return terminal
+
     def close(self) -> None:
         """Ends everything that the test started: drivers end by themselves once `go` exists."""
         self.go()

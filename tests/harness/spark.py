@@ -43,10 +43,12 @@ def needed_java() -> str:
 
 
 def facts_of(module: str, folder: Path, *arguments: str) -> dict[str, Any]:
-    """Runs `python -m MODULE FOLDER ...`, a Spark in its own process, and returns what it wrote to FOLDER/facts.json. Skips without
-    Java."""
+    """Runs `python -m MODULE FOLDER ...` in that folder, a Spark in its own process, and returns what it wrote to FOLDER/facts.json. Skips
+    without Java."""
     needed_java()
-    done = completed([sys.executable, "-m", module, str(folder), *arguments], PATIENCE, cwd=Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+    done = completed([sys.executable, "-m", module, str(folder), *arguments], PATIENCE, cwd=folder, env=environment)
     assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("\tat "))
     return dict(json.loads((folder / "facts.json").read_text()))
 

@@ -17,6 +17,7 @@ from sparkonce.launch.kubeflow.labels import OBJECTS, nonce_of
 from sparkonce.launch.kubeflow.speaker import has_token
 from sparkonce.launch.kubeflow.spec import (
     ASSIGNMENT_LIMIT,
+    NOT_FOR_DRIVERS,
     OBJECTS_LIMIT,
     Wanting,
     application,
@@ -26,8 +27,8 @@ from sparkonce.launch.kubeflow.spec import (
     stub_pod,
     suspend_patch,
 )
-from sparkonce.model.record import Intent, gateway_audience
-from sparkonce.model.spec import IdempotentJob, OnDelete
+from sparkonce.model.record import Intent, SpecBody, gateway_audience
+from sparkonce.model.spec import IdempotentJob, JobSpec, OnDelete
 from sparkonce.model.validation import InvalidJob
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -110,6 +111,17 @@ def test_what_the_driver_is_told_is_enough_to_write_and_no_more() -> None:
     assert again.resolved_outputs == job.resolved_outputs
     assert again.spec.heartbeat_timeout() == 7
     assert (back.spec.secret, back.spec.digests, again.spec.template.spec) == ("", {}, {})
+
+
+def test_each_field_of_a_spec_is_sent_to_drivers_or_left_out_for_a_reason() -> None:
+    """A new field of the model is in neither list and fails here: it was once dropped in silence."""
+    sent = {"idempotencyKey", "operation", "resource", "revision"}  # output locations depend on them
+    sent |= {"outputs", "series", "stream", "capture"}  # what it writes, and what it may write
+    sent |= {"heartbeatTimeoutSeconds"}
+    fields = [str(field.alias) for field in JobSpec.model_fields.values()]
+    assert sorted([*sent, *NOT_FOR_DRIVERS]) == sorted(fields)
+    assignment = ASSIGNMENT.model_copy(update={"spec": SpecBody(job={"spec": dict.fromkeys(fields, 1)}, base="")})
+    assert set(json.loads(assignment_text(assignment))["spec"]["job"]["spec"]) == {*sent, "template"}
 
 
 def test_what_a_driver_checks_while_it_writes_is_sent_along() -> None:

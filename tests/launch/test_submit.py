@@ -15,19 +15,13 @@ from harness.manifests import job
 from sparkonce.errors import InvalidInput
 from sparkonce.launch import submit
 from sparkonce.launch.local import Command
-from sparkonce.launch.submit import LocalTemplate, absolute, command_for, spark_submit
-from sparkonce.model.record import Assignment
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.launch.submit import absolute, command_for, spark_submit
 from sparkonce.model.validation import Loc
-
-
-def template_of(assignment: Assignment) -> LocalTemplate:
-    return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
 
 
 def command(folder: Path, *, application: str | None = None, **template: Any) -> Command:
     assignment = granted(folder, "orders", template={"mainApplicationFile": "jobs/load.py", **template}).assignment
-    return command_for(template_of, application=application)(assignment)
+    return command_for(application=application)(assignment)
 
 
 def options(command: Command, name: str) -> list[str]:
@@ -72,7 +66,7 @@ def test_a_captured_script_is_the_first_argument_of_a_file_of_ours(tmp_path: Pat
     """A file that is there, whose main file and arguments are the job's; a job that captures nothing runs as ever."""
     outputs = [{"name": "orders", "slotLog": {"path": "orders"}, "capture": True}]
     template = {"mainApplicationFile": "jobs/load.py", "arguments": ["1"]}
-    made = command_for(template_of)(granted(tmp_path, template=template, outputs=outputs).assignment)
+    made = command_for()(granted(tmp_path, template=template, outputs=outputs).assignment)
     assert list(made.argv[-2:]) == [f"{tmp_path}/jobs/load.py", "1"]
     assert Path(made.argv[-3]).name == "capture.py" and Path(made.argv[-3]).is_file()
     assert command(tmp_path).argv[-2:-1] != made.argv[-3:-2]

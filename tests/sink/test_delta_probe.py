@@ -227,6 +227,24 @@ def test_the_remedy_where_rows_were_changed(delta: DeltaTableSink, key: SinkKey,
     assert numbers_in(table) == [1, 2, 3, 50]
 
 
+def test_a_refusal_names_a_restore_only_where_nothing_else_changed_the_rows(
+    delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path
+) -> None:
+    """A DELETE before the restore rewrote the file, so the restore did not take it out; an expired history names nothing."""
+    delete(table, "n = 1")
+    DeltaTable(str(table)).restore(0)
+    with pytest.raises(InvalidInput, match="another writer rewrote or deleted"):
+        staged(delta, later(key, 2), 1, 1)
+    DeltaTable(str(table)).restore(1)
+    DeltaTable(str(table)).restore(0)
+    with pytest.raises(InvalidInput, match=r"was restored to an earlier state \(version 5\)"):
+        staged(delta, later(key, 2), 1, 1)
+    DeltaTable(str(table)).create_checkpoint()
+    (table / "_delta_log" / f"{5:020}.json").unlink()
+    with pytest.raises(InvalidInput, match="another writer rewrote or deleted"):
+        staged(delta, later(key, 2), 1, 1)
+
+
 def test_the_remedy_where_the_slot_is_gone(delta: DeltaTableSink, key: SinkKey, slot: Slot, table: Path) -> None:
     """Without its evidence a rerun cannot tell what it replaces, and would add the rows a second time: the folder to restore is named, and
     once it is back the result is present."""

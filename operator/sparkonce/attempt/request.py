@@ -106,6 +106,8 @@ def _mismatch(record: Record, policy: Policy, key: str, *, opened: bool) -> Answ
     remedy = (
         f"give the changed job another revision or key, or run it in the place of {key} with `sparkonce rerun -f FILE`"
     )
+    if record.state is State.IN_PROGRESS:  # a rerun waits for its end
+        remedy += f" once that has ended (`sparkonce cancel {key}` ends it)"
     if opened:
         return Answered(Answer.MISMATCH, "was superseded", f"{said}, which took this one's place", remedy)
     if record.effectless and policy.on_mismatch is not OnMismatch.REJECT_ALWAYS:

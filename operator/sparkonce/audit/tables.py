@@ -19,11 +19,10 @@ from sparkonce.audit.files import Wrong
 from sparkonce.audit.findings import Finding, Kind
 from sparkonce.sink.protocol import CommittedFile, Effect, Evidence, Found, Inventory, SinkKey, StagedFolder
 from sparkonce.sink.slotlog import layout
+from sparkonce.sink.trace import RESTORE
 
 OWN = "slotLog"
 """The kind of table that only sparkonce writes."""
-RESTORE = "RESTORE"
-"""Delta's name of the operation that puts a table back to an earlier version."""
 SHOWN = 3
 """Maximum paths listed in one sentence."""
 

@@ -149,7 +149,7 @@ def _not_reopened(view: View, record: Record) -> Ending:
     said = f"generation {now.generation} of {now.key} is in progress, so no new one can be opened now"
     unblock = f"wait until it ends, or sparkonce cancel {now.key}"
     if view.claim is None:
-        unblock = f"it has no owner: send the job again to finish it, or sparkonce cancel {now.key}"
+        unblock = f"it has no owner: send the job of that generation again to finish it, or sparkonce cancel {now.key}"
     return Ending(Answer.IN_PROGRESS, now, reason=said, unblock=unblock)
 
 
@@ -294,6 +294,7 @@ async def _retry(runner: LocalRunner, record: Record, claim: Claim, word: str, s
         raise InvalidInput(
             f"another attempt of {record.key} would be held again, for {settlement.verdict}; {settlement.note}"
         )
+    unblock = await _to_run(runner, record)
     changed = record.changed(
         state=State.IN_PROGRESS,
         held=None,
@@ -315,8 +316,25 @@ async def _retry(runner: LocalRunner, record: Record, claim: Claim, word: str, s
             f"{record.key} changed while it was being resolved; look again with `sparkonce keys show {record.key}`"
         )
     said = f"attempt {changed.attempt} is granted"
-    unblock = "an operator runs it" if runner.remote else "send the job again to run it"
     return Ending(Answer.TAKE_OVER, reply.record, reason=said, unblock=unblock)
+
+
+async def _to_run(runner: LocalRunner, record: Record) -> str:
+    """What runs an attempt once it is granted: only the job of this generation, and one whose script was changed since is another job."""
+    same = "send the same job again to run it"
+    if runner.remote:
+        return "an operator runs it"
+    spec = await runner.store.spec(record.address, record.generation)
+    try:
+        now = await stored(runner, record)
+    except InvalidInput:  # a block of code, or files that cannot be read from here
+        return same
+    if spec is None or now.same(record):
+        return same
+    return (
+        f"{', '.join(now.differing(record, spec))} changed since: send the job again with that as it was; to run the changed job instead, "
+        f"first `sparkonce cancel {record.key}`, then `sparkonce rerun -f FILE`"
+    )
 
 
 async def forget(store: IdempotencyStore, record: Record, *, by: str, reason: str) -> int:

@@ -17,20 +17,25 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Written
-from sparkonce.driver.statements import Statement, issue, recognised, refuse_remote, with_settings
-from sparkonce.errors import AttemptEnded, InvalidInput, OutputChanged, OutputUnavailable, SparkonceError
-from sparkonce.model.spec import WriteMode
+from sparkonce.driver.statements import (
+    AttemptBlock,
+    Statement,
+    issue,
+    recognised,
+    refuse_remote,
+    with_settings,
+)
+from sparkonce.errors import InvalidInput, OutputChanged, OutputUnavailable, SparkonceError
 from sparkonce.sink.native import WAP_ENABLED, OpenBranch
-from sparkonce.sink.protocol import AlreadyCommitted, Conflicting, FencedOff, Sink
+from sparkonce.sink.protocol import AlreadyCommitted, Conflicting, FencedOff
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,21 +47,6 @@ BRANCH, ID = "spark.wap.branch", "spark.wap.id"
 SPARK_TABLE = "org.apache.iceberg.spark.source.SparkTable"
 
 _EVOLVES = re.compile(r"\bWITH\s+SCHEMA\s+EVOLUTION\b", re.IGNORECASE)
-
-
-def refuse_declared(job: Job, sink: Sink) -> None:
-    """Raises: InvalidInput: the output declares what no native block keeps."""
-    if sink.mode not in (None, WriteMode.APPEND):
-        raise InvalidInput(
-            f"spec.outputs[{sink.name}].mode is {sink.mode}, and the statements of a native block say what they do; leave it out"
-        )
-    if sink.place is not None:
-        raise InvalidInput("spec.series orders jobs that write a table once, and Spark checks no order; leave it out")
-    expected = job._expected.get(sink.name)
-    if expected is not None and (expected.min_rows or expected.columns):
-        raise InvalidInput(
-            f"spec.outputs[{sink.name}].expect is checked before rows become visible, and statements commit their own; leave it out"
-        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,7 @@ class ShownTable:
 Look = Callable[["SparkSession", str], ShownTable | None]
 
 
-class BranchBlock:
+class BranchBlock(AttemptBlock):
     """A block of statements on one output. One thread, one block at a time.
 
     session: the one that reads its own writes; Spark's active one, unless a test has another.
@@ -84,19 +74,18 @@ class BranchBlock:
 
     def __init__(self, job: Job, output: str, *, session: SparkSession | None = None, look: Look | None = None) -> None:
         sink, self._key = job._sink(output)
-        refuse_declared(job, sink)
-        self._job, self._sink = job, sink
+        super().__init__(job, sink)
         self._branches: Any = sink  # a Sink that also TakesBranch: Python has no intersection types
         self._session, self._look = session, look or shown
         self._nonce = secrets.token_hex(16)
         self._opened: OpenBranch | None = None
         """None if the key is committed."""
         self._done = 0
+        self._merges: bool | None = None
         self._cached: dict[str, Callable[[], object]] = {}
         """How to make Spark forget the table, by the names that statements called it by."""
         self._failed: str | None = None
         """Kind of the statement that raised."""
-        self._thread = 0
         self._open = contextlib.ExitStack()
         self.written: Written | None = None
         """What the block wrote; set when it has ended, or if the key was committed before."""
@@ -116,7 +105,7 @@ class BranchBlock:
                 raise InvalidInput(
                     f"the session sets {name}, and a native block has a branch of its own; unset it before"
                 )
-        self._thread = threading.get_ident()
+        self._hold()
         self._begin()
         self._job._block = self
         self._open.enter_context(with_settings(session, {} if self._opened is None else self._opened.settings))
@@ -174,7 +163,7 @@ class BranchBlock:
                     self._key,
                     job.attempt,
                     nonce=self._nonce,
-                    branch=mark.model_copy(update={"statements": self._done}),
+                    branch=mark.model_copy(update={"statements": self._done, "merges": self._merges}),
                     fingerprint=job.assignment.fingerprint,
                     application=str(self._session.sparkContext.applicationId) if self._session is not None else "",
                 )
@@ -209,6 +198,7 @@ class BranchBlock:
             return statement.session.createDataFrame([], "num_affected_rows long")
         self._on_branch(statement, self._opened)
         self._failed = statement.kind
+        self._merges = self._merges or statement.kind == "MERGE" or None
         failpoints.hit("driver.native.before")
         with with_settings(statement.session, self._opened.settings):
             answer = statement.run()
@@ -217,24 +207,9 @@ class BranchBlock:
         self._done += 1
         return answer
 
-    def elsewhere(self, statement: Statement) -> Any:
-        return statement.run()
-
-    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
-        del run, target
-        raise InvalidInput(
-            f"a native block on {self._sink.name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to its own table, and not "
-            f"{what}; do that outside of the block"
-        )
-
     def _check(self, statement: Statement) -> None:
         """Whether a block takes the statement. Raises: InvalidInput, AttemptEnded."""
-        if threading.get_ident() != self._thread:
-            self.refuse("statements of another thread, which have no order")
-        if self._job.heartbeat.over:
-            raise AttemptEnded(
-                f"attempt {self._job.attempt} of {self._job.key} is over; nothing it writes can be committed"
-            )
+        self._check_caller()
         if self._failed is not None:
             raise InvalidInput(
                 f"a statement ({self._failed}) of the native block on {self._sink.name} failed, and whether it wrote to the block's branch "

@@ -21,18 +21,18 @@ Another statement after it is refused, because the outcome of the first may stil
 from __future__ import annotations
 
 import json
-import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sparkonce import failpoints
 from sparkonce.blocking import run
-from sparkonce.driver.branch import BranchBlock, refuse_declared
+from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.channel import Written
 from sparkonce.driver.statements import (
     APPLICATION,
     METADATA,
     VERSION,
+    AttemptBlock,
     Statement,
     of_sql,
     recognised,
@@ -40,7 +40,6 @@ from sparkonce.driver.statements import (
     with_settings,
 )
 from sparkonce.errors import (
-    AttemptEnded,
     Fenced,
     InvalidInput,
     OutputUnavailable,
@@ -81,7 +80,7 @@ def native(job: Job, output: str, *, atomic: bool = False) -> Native | BranchBlo
     return BranchBlock(job, output) if isinstance(sink, TakesBranch) else Native(job, output, atomic=atomic)
 
 
-class Native:
+class Native(AttemptBlock):
     """A block of statements on one output. One thread, one block at a time."""
 
     def __init__(self, job: Job, output: str, *, atomic: bool = False) -> None:
@@ -92,8 +91,8 @@ class Native:
                 "job.write()"
             )
         sink.refuse_statements()
-        refuse_declared(job, sink)
-        self._job, self._sink, self._atomic = job, sink, atomic
+        super().__init__(job, sink)
+        self._atomic = atomic
         self._statements: Any = sink  # a Sink that also TakesStatements: Python has no intersection types
         self._nonce = job.assignment.nonce
         self._chain: Chain | None = None
@@ -104,15 +103,9 @@ class Native:
         """Number of the statement that the code issues next."""
         self._failed: str | None = None
         """Digest of the statement that raised last, until it is repeated."""
-        self._thread = 0
         self._hooks: AbstractContextManager[None] | None = None
         self.written: Written | None = None
         """What the block wrote; set when it has ended."""
-
-    @property
-    def issued(self) -> int:
-        """Number of statements that the code has issued, those included that were done before and skipped."""
-        return self._next
 
     @property
     def done(self) -> int:
@@ -133,7 +126,7 @@ class Native:
     def begin(self) -> None:
         """Opens the block without recognising statements: the caller hands them over, and calls `end`. Errors as `Job.native`."""
         refuse_remote()
-        self._thread = threading.get_ident()
+        self._hold()
         self._chain = self._opened()
         self._table = self._chain.opening.table or ""
 
@@ -260,24 +253,9 @@ class Native:
         self._next += 1
         return answer
 
-    def elsewhere(self, statement: Statement) -> Any:
-        return statement.run()
-
-    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
-        del run, target
-        raise InvalidInput(
-            f"a native block on {self._sink.name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to its own table, and not "
-            f"{what}; do that outside of the block"
-        )
-
     def _check(self, statement: Statement) -> None:
         """Whether the statement may be the next one. Raises: InvalidInput, AttemptEnded."""
-        if threading.get_ident() != self._thread:
-            self.refuse("statements of another thread, which have no order")
-        if self._job.heartbeat.over:
-            raise AttemptEnded(
-                f"attempt {self._job.attempt} of {self._job.key} is over; nothing it writes can be committed"
-            )
+        self._check_caller()
         if self._failed is not None and self._failed != statement.digest:
             raise InvalidInput(
                 f"statement {self._next + 1} of the native block on {self._sink.name} failed and another one ({statement.kind}) follows "

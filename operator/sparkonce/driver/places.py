@@ -64,7 +64,7 @@ def line_for(kind: str, location: str, mode: str, taken: Collection[str], *, bas
 
 
 def name_for(location: str, taken: Collection[str]) -> str:
-    """A name for an output that nobody has given one."""
+    """Proposes a name for an output: the last part of its location, with a number if another output has that name."""
     last = PurePosixPath(location.rstrip("/")).name
     name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:NAME_LENGTH].strip("-") or "table"
     number = 2

@@ -20,14 +20,19 @@ import importlib
 import inspect
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from sparkonce.errors import InvalidInput
+from sparkonce.errors import AttemptEnded, InvalidInput
+from sparkonce.model.spec import WriteMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from sparkonce.driver.context import Job
+    from sparkonce.sink.protocol import Sink
 
 APPLICATION, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 """Settings of a session from which Delta takes the transaction identifier of its next commit."""
@@ -141,6 +146,60 @@ class Target:
     """As SQL names it."""
     plan: Any = None
     """Spark's, of a command of SQL."""
+
+
+class StatementBlock:
+    """What every native block does with calls that are no statements of its own."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+
+    def elsewhere(self, statement: Statement) -> Any:
+        return statement.run()
+
+    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
+        del run, target
+        raise InvalidInput(
+            f"a native block on {self._output} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to its own table, and not "
+            f"{what}; do that outside of the block"
+        )
+
+
+class AttemptBlock(StatementBlock):
+    """A native block of a running attempt: one thread, while the attempt lasts.
+
+    Raises: InvalidInput: the output declares what no native block keeps."""
+
+    def __init__(self, job: Job, sink: Sink) -> None:
+        super().__init__(sink.name)
+        if sink.mode not in (None, WriteMode.APPEND):
+            raise InvalidInput(
+                f"spec.outputs[{sink.name}].mode is {sink.mode}, and the statements of a native block say what they do; leave it out"
+            )
+        if sink.place is not None:
+            raise InvalidInput(
+                "spec.series orders jobs that write a table once, and Spark checks no order; leave it out"
+            )
+        expected = job._expected.get(sink.name)  # noqa: SLF001 - native blocks are part of Job, in modules of their own
+        if expected is not None and (expected.min_rows or expected.columns):
+            raise InvalidInput(
+                f"spec.outputs[{sink.name}].expect is checked before rows become visible, and statements commit their own; leave it out"
+            )
+        self._job, self._sink = job, sink
+        self._thread = 0
+
+    def _hold(self) -> None:
+        """Makes the calling thread the block's."""
+        self._thread = threading.get_ident()
+
+    def _check_caller(self) -> None:
+        """Raises: InvalidInput: another thread calls. AttemptEnded: nothing that this attempt writes can be committed."""
+        if threading.get_ident() != self._thread:
+            self.refuse("statements of another thread, which have no order")
+        if self._job.heartbeat.over:
+            raise AttemptEnded(
+                f"attempt {self._job.attempt} of {self._job.key} is over; nothing it writes can be committed"
+            )
 
 
 class NoStatement(InvalidInput):

@@ -379,15 +379,14 @@ def _usable(path: str, base: str) -> bool:
         return False
 
 
-def command_for(
-    template_of: Callable[[Assignment], LocalTemplate], *, application: str | None = None
-) -> Callable[[Assignment], Command]:
-    """Builds the command of an attempt. application: replaces the template's main file (the CLI's --application)."""
+def command_for(*, application: str | None = None) -> Callable[[Assignment], Command]:
+    """Builds the command of an attempt from the recorded job. application: replaces the template's main file (the CLI's --application)."""
 
     def build(assignment: Assignment) -> Command:
         from sparkonce.launch.local import Command
 
-        template = template_of(assignment)
+        job = IdempotentJob.of(assignment.spec.job)
+        template = LocalTemplate.of(job)
         base = assignment.spec.base or str(Path.cwd())
         main = application or absolute(template.main_file or "", base)
         conf = {**QUIET, **template.conf, "spark.app.name": template.conf.get("spark.app.name", assignment.name)}
@@ -412,8 +411,7 @@ def command_for(
                 argv += [option, ",".join(names)]
         if template.main_class:
             argv += ["--class", template.main_class]
-        captured = IdempotentJob.of(assignment.spec.job).spec.captured
-        program = [CAPTURE, main] if captured else [main]
+        program = [CAPTURE, main] if job.spec.captured else [main]
         return Command(
             argv=[*argv, *program, *template.arguments],
             environment=_child_environment(submit, template.env),

@@ -28,7 +28,7 @@ from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel, Written
 from sparkonce.driver.context import Job
 from sparkonce.driver.current import BEAT, expected_of
-from sparkonce.driver.statements import Statement, recognised
+from sparkonce.driver.statements import Statement, StatementBlock, recognised
 from sparkonce.driver.stream import Streamed
 from sparkonce.errors import (
     AttemptEnded,
@@ -107,21 +107,15 @@ class Replayed:
         sys.exit(f"sparkonce: {message}")
 
 
-class ReplayedNative:
+class ReplayedNative(StatementBlock):
     """Stands in for a native block when the key has a result: its statements are not run."""
 
     def __init__(self, written: Written) -> None:
+        super().__init__(written.output)
         self.written = written
 
     def statement(self, statement: Statement) -> Any:
         return statement.session.createDataFrame([], "num_affected_rows long")
-
-    def elsewhere(self, statement: Statement) -> Any:
-        return statement.run()
-
-    def refuse(self, what: str, run: object = None, *, target: object = None) -> NoReturn:
-        del run, target
-        raise InvalidInput(f"a native block takes statements on its own table, and not {what}")
 
 
 class ReplayedStream:
@@ -204,7 +198,7 @@ async def _wait(seconds: float) -> None:
 
 
 OutputLike = str | os.PathLike[str] | Mapping[str, Any]
-"""The folder of a slot log, or what stands in `spec.outputs[]` of a job file, without the name."""
+"""A slot log's folder, or the fields of `spec.outputs[]` other than `name`."""
 
 
 def _declared(name: str, output: OutputLike) -> dict[str, Any]:

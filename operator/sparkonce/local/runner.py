@@ -32,8 +32,7 @@ from sparkonce.attempt.request import Answer, Answered, answer, replaces, unknow
 from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.local.prepare import Prepared, describe, recorded_sinks
 from sparkonce.local.waiting import ReadPace, WaitingList
-from sparkonce.model.record import Assignment, Outcome, Record, Result, State, StopWanted, Why
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.record import Outcome, Record, Result, State, StopWanted, Why
 from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import Claim, IdempotencyStore, Lease, Owned, View
 
@@ -375,14 +374,11 @@ class LocalRunner:
     def engine(self, application: str | None = None) -> Drive:
         from sparkonce.attempt.drive import Drive
         from sparkonce.launch.local import LocalLauncher
-        from sparkonce.launch.submit import LocalTemplate, command_for
-
-        def template_of(assignment: Assignment) -> LocalTemplate:
-            return LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
+        from sparkonce.launch.submit import command_for
 
         return Drive(
             store=self.store,
-            launcher=self.launcher or LocalLauncher(self.attempts, command_for(template_of, application=application)),
+            launcher=self.launcher or LocalLauncher(self.attempts, command_for(application=application)),
             describe=describe,
             wait=self.wait_or_cancel,
             new_nonce=lambda: uuid.uuid4().hex,

@@ -138,8 +138,8 @@ class Output(ResourceModel):
     """What a commit must fulfil."""
     # Without a default in the CRD: the API server would add it to every object, and operators of earlier releases refuse unknown fields.
     capture: StrictBool | None = None
-    """Takes the writes of a Python script that does not use sparkonce: what it writes to this table is made once, as it stands in the
-    script. Delta tables and slot logs."""
+    """Captures a script: sparkonce makes each of the script's own writes to this table once. For Python scripts that do not use
+    sparkonce; Delta tables and slot logs only."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

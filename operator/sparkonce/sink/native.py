@@ -16,7 +16,7 @@ and no commit of ours makes the rows visible; what is left to us is the place:
 | statement n | Spark | Spark's entry, whose transaction identifier is the place's with the number of this token |
 | a statement that wrote no entry | driver, after it | an entry with that identifier, made only if the place is free |
 | end | driver, after the block | an entry with that identifier, in the place after the last statement |
-| fence of tokens below t | whoever settles the attempt, and the next driver | an entry with that identifier in the first free place |
+| fence of tokens below t | the settler of the attempt, and the next driver | an entry with that identifier in the first free place |
 
 A statement may run only once its driver has seen the place before it committed, and it counts as done only once the driver has seen its
 place committed. Spark does not say that it skipped a statement: only the table does.

@@ -231,6 +231,8 @@ class BranchMark(Value):
     statements: int
     location: str = ""
     """The table's location as the paths of the block's files spell it (Hadoop writes `file:/`); empty without files."""
+    merges: bool | None = None
+    """Whether a MERGE is among its statements. Iceberg records one that only inserts as an append, although it read the table."""
 
 
 class Slot(Value):

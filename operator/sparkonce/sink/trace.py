@@ -25,6 +25,9 @@ LOOK_BACK = 200
 AUDIT_BACK = 10_000
 """The same for an audit, which reads most of a table anyway."""
 
+RESTORE = "RESTORE"
+"""Delta's name of the operation that puts a table back to an earlier version."""
+
 Group = Hashable
 """The partition of a file. None: unknown."""
 

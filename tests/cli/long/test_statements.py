@@ -49,7 +49,8 @@ def test_a_half_block_goes_on_with_the_same_statements(desk: Desk, table: Path) 
     assert (said.code, said.told["phase"], said.told["attempt"]) == (5, "Held", 1), said
     assert "another attempt of the same script skips these and goes on after them" in said.out
     statements(desk, 1, 2)
-    assert "send the job again" in desk.here("keys", "resolve", KEY, "--retry", "--reason", "it is there", "--yes").out
+    retried = desk.here("keys", "resolve", KEY, "--retry", "--reason", "it is there", "--yes")
+    assert "send the same job again to run it" in retried.out
     assert desk.here("run", "job.yaml", "--json").told["phase"] == "Succeeded"
     assert numbers(table) == [0, 1, 2]
 

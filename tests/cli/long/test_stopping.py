@@ -14,11 +14,8 @@ KEY = "write/numbers@1"
 
 def test_a_handed_over_job_whose_terminal_dies_goes_on_when_it_is_sent_again(desk: Desk) -> None:
     """One terminal left by Ctrl-C and the other was killed: the attempt runs on, and the next request takes it over."""
-    desk.job(STARTED + WAITS + WRITES)
-    leader = desk.start("run", "job.yaml")
-    desk.driver_runs()
-    second = desk.start("run", "job.yaml")
-    second.wait_for("running elsewhere (pid")
+    leader = desk.leader()
+    second = desk.follower()
     leader.interrupt()
     assert leader.end().code == ExitCode.DETACHED
     second.process.kill()
@@ -36,8 +33,7 @@ def test_a_job_that_is_sent_while_it_is_being_stopped_runs_afterwards(desk: Desk
     desk.driver_runs()
     first.interrupt()
     assert_eventually(lambda: _stopping(desk), PATIENCE)
-    second = desk.start("run", "job.yaml", "--json")
-    second.wait_for("running elsewhere (pid")
+    second = desk.follower("--json")
     assert first.end().code == ExitCode.CANCELLED
     desk.go()
     said = second.end()

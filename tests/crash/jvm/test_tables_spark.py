@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from crash.scene import HERE, PATIENCE, ROWS, Scene
-from harness.eventually import assert_eventually
 
 pytestmark = pytest.mark.spark
 
@@ -67,12 +65,7 @@ def test_a_job_with_two_tables_is_killed_at_each_commit_run_again_and_replayed(t
     scene = Tables(tmpfs_path, script=script, submit=None, environment=environment, spec=spec)
     try:
         for point in ("sink.delta.commit.after", "sink.iceberg.commit.before"):
-            runner = scene.run(f"{point}=1*kill")
-            assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)  # noqa: B023 - of this turn
-            runner.kill()
-            runner.wait()
-            scene.signal_attempts(signal.SIGKILL)
-            assert f"{point}=kill" in scene.hits(), scene.last_output()
+            scene.kill_at(point, patience=PATIENCE)
 
         said = scene.finish()
         assert said["phase"] == "Succeeded"

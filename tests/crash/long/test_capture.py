@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from crash.scene import HERE, Scene
+from crash.scene import Scene, gate_of
 from harness.delta_jars import SESSION, delta_jars
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
@@ -64,44 +63,22 @@ class Captured(Scene):
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
 
-def scene_of(folder: Path, *arguments: str, **spec: Any) -> Captured:
-    jars = ":".join(str(jar) for jar in delta_jars())
-    template = {
-        "apiVersion": "sparkoperator.k8s.io/v1beta2",
-        "kind": "SparkApplication",
-        "spec": {
-            "type": "Python",
-            "mainApplicationFile": str(HERE / "captured_script.py"),
-            "arguments": [str(folder / "lake"), *arguments],
-            "sparkConf": {**SESSION, "spark.driver.extraClassPath": jars},
-        },
-    }
-    outputs = [
-        {"name": "orders", "delta": {"path": "lake/orders"}, "capture": True},
-        {"name": "totals", "delta": {"path": "lake/totals"}, "capture": True},
-        {"name": "events", "slotLog": {"path": "lake/events"}, "capture": True},
-    ]
-    scene = Captured(
-        folder,
-        submit=None,
-        environment={"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))},
-        spec={"template": template, "outputs": outputs, "heartbeatTimeoutSeconds": 10, **spec},
-    )
-    scene.create()
-    return scene
-
-
 @pytest.fixture
-def made(tmpfs_path: Path) -> Iterator[Any]:
-    scenes: list[Captured] = []
-
+def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[..., Captured]:
     def make(*arguments: str, **spec: Any) -> Captured:
-        scenes.append(scene_of(tmpfs_path, *arguments, **spec))
-        return scenes[-1]
+        conf = {**SESSION, "spark.driver.extraClassPath": ":".join(map(str, delta_jars()))}
+        given = (str(tmpfs_path / "lake"), str(gate_of(tmpfs_path)), *arguments)
+        outputs = [
+            {"name": "orders", "delta": {"path": "lake/orders"}, "capture": True},
+            {"name": "totals", "delta": {"path": "lake/totals"}, "capture": True},
+            {"name": "events", "slotLog": {"path": "lake/events"}, "capture": True},
+        ]
+        scene = Captured.in_spark(tmpfs_path, "captured_script.py", *given, conf=conf, outputs=outputs, **spec)
+        scenes.append(scene)
+        scene.create()
+        return scene
 
-    yield make
-    for scene in scenes:
-        scene.clear()
+    return make
 
 
 @pytest.mark.spark
@@ -125,7 +102,7 @@ def made(tmpfs_path: Path) -> Iterator[Any]:
         ("driver.write.done", 2),  # all but the last end
     ],
 )
-def test_a_script_killed_at_each_step(made: Any, point: str, skip: int) -> None:
+def test_a_script_killed_at_each_step(made: Callable[..., Captured], point: str, skip: int) -> None:
     """Before, in and after each of its writes: sent again it comes to its one result, and once more it changes nothing."""
     scene = made()
     scene.kill_at(point, skip=skip, patience=PATIENCE)
@@ -137,18 +114,15 @@ def test_a_script_killed_at_each_step(made: Any, point: str, skip: int) -> None:
 
 
 @pytest.mark.spark
-def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Any) -> None:
+def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Callable[..., Captured]) -> None:
     """JVM and all: the statement of the woken driver is refused by Delta, and it writes nothing more."""
     scene = made()
-    gate = scene.lake / "orders.gate"
-    gate.touch()
-    runner = scene.run()
-    assert_eventually(lambda: (scene.lake / "orders.inside").exists() or runner.poll() is not None, PATIENCE)
+    runner = scene.run_to_gate(patience=PATIENCE)
     frozen = scene.attempts()
     scene.signal_attempts(signal.SIGSTOP)
     runner.kill()
     runner.wait()
-    gate.unlink()
+    scene.gate.unlink()
     assert scene.finish()["phase"] == "Succeeded"
     scene.right()
     entries = scene.entries()
@@ -159,7 +133,7 @@ def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Any) -> No
 
 
 @pytest.mark.spark
-def test_three_senders_of_one_script(made: Any) -> None:
+def test_three_senders_of_one_script(made: Callable[..., Captured]) -> None:
     """Three identical commands at once: each write is there once, and three answers agree."""
     scene = made()
     senders = [scene.run() for _ in range(3)]
@@ -169,7 +143,7 @@ def test_three_senders_of_one_script(made: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("remedy", ["line", "warn"])
-def test_an_undeclared_write_is_refused_and_both_remedies_work(made: Any, remedy: str) -> None:
+def test_an_undeclared_write_is_refused_and_both_remedies_work(made: Callable[..., Captured], remedy: str) -> None:
     """One attempt, nothing written. With the line that the message names it is made once; with `capture: {undeclared: Warn}` it passes, and
     the result names it."""
     scene = made("undeclared")
@@ -196,7 +170,7 @@ def test_an_undeclared_write_is_refused_and_both_remedies_work(made: Any, remedy
 
 
 @pytest.mark.spark
-def test_an_error_of_the_script_ends_it_after_one_attempt(made: Any) -> None:
+def test_an_error_of_the_script_ends_it_after_one_attempt(made: Callable[..., Captured]) -> None:
     """As without capture: a path that does not exist is the script's error. Statements are committed by then, so a person decides."""
     scene = made("error")
     assert until_ended(scene.run(), PATIENCE) != 0
@@ -206,7 +180,7 @@ def test_an_error_of_the_script_ends_it_after_one_attempt(made: Any) -> None:
 
 
 @pytest.mark.spark
-def test_an_exit_code_leaves_the_blocks_open(made: Any) -> None:
+def test_an_exit_code_leaves_the_blocks_open(made: Callable[..., Captured]) -> None:
     """All its writes are done, and it says that it failed: the result is not all committed, and no attempt writes twice."""
     scene = made("1", retry={"maxAttempts": 2, "backoff": {"initial": "0s", "max": "0s"}})
     assert until_ended(scene.run(), PATIENCE) != 0

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from crash.scene import HERE, Scene
+from crash.scene import Scene, gate_of
 from harness.delta_jars import SESSION, delta_jars
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
@@ -45,58 +42,22 @@ class Statements(Scene):
         rows = DeltaTable(str(self.table)).to_pyarrow_table().to_pylist()
         return sorted((row["id"], row["v"]) for row in rows)
 
-    @property
-    def gate(self) -> Path:
-        """While it exists, the MERGE waits inside its statement."""
-        return Path(f"{self.table}.gate")
-
-    def waits(self) -> subprocess.Popen[bytes]:
-        """Runs the job until its MERGE waits at the gate."""
-        self.gate.touch()
-        runner = self.run()
-        assert_eventually(lambda: Path(f"{self.table}.inside").exists() or runner.poll() is not None, PATIENCE)
-        assert runner.poll() is None, self.last_output()
-        return runner
-
     def entries(self) -> list[str]:
         return sorted(path.name for path in (self.table / "_delta_log").glob("*.json"))
 
 
-def scene_of(folder: Path, shape: str, **spec: Any) -> Statements:
-    jars = ":".join(str(jar) for jar in delta_jars())
-    template = {
-        "apiVersion": "sparkoperator.k8s.io/v1beta2",
-        "kind": "SparkApplication",
-        "spec": {
-            "type": "Python",
-            "mainApplicationFile": str(HERE / "native_spark_job.py"),
-            "arguments": [shape, str(folder / "lake" / "orders")],
-            "sparkConf": {**SESSION, "spark.driver.extraClassPath": jars},
-        },
-    }
-    outputs = [{"name": "orders", "delta": {"path": "lake/orders"}}]
-    scene = Statements(
-        folder,
-        submit=None,
-        script=HERE / "native_spark_job.py",
-        environment={"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))},
-        spec={"template": template, "outputs": outputs, "heartbeatTimeoutSeconds": 10, **spec},
-    )
-    scene.create()
-    return scene
-
-
 @pytest.fixture
-def made(tmpfs_path: Path) -> Iterator[Any]:
-    scenes: list[Statements] = []
+def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[[str], Statements]:
+    def make(shape: str) -> Statements:
+        conf = {**SESSION, "spark.driver.extraClassPath": ":".join(map(str, delta_jars()))}
+        arguments = (shape, str(tmpfs_path / "lake" / "orders"), str(gate_of(tmpfs_path)))
+        outputs = [{"name": "orders", "delta": {"path": "lake/orders"}}]
+        scene = Statements.in_spark(tmpfs_path, "native_spark_job.py", *arguments, conf=conf, outputs=outputs)
+        scenes.append(scene)
+        scene.create()
+        return scene
 
-    def make(shape: str, **spec: Any) -> Statements:
-        scenes.append(scene_of(tmpfs_path, shape, **spec))
-        return scenes[-1]
-
-    yield make
-    for scene in scenes:
-        scene.clear()
+    return make
 
 
 def right(scene: Statements, shape: str, *foreign: int) -> None:
@@ -114,7 +75,7 @@ def right(scene: Statements, shape: str, *foreign: int) -> None:
         "driver.write.done",
     ],
 )
-def test_one_merge_killed_at_each_step(made: Any, point: str) -> None:
+def test_one_merge_killed_at_each_step(made: Callable[[str], Statements], point: str) -> None:
     """Killed before, after and beside the commit of a MERGE; another writer adds a row; the job is sent again, and once more."""
     scene = made("one")
     scene.kill_at(point, patience=PATIENCE)
@@ -131,10 +92,10 @@ def test_one_merge_killed_at_each_step(made: Any, point: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_merge_whose_driver_dies_while_it_runs(made: Any) -> None:
+def test_a_merge_whose_driver_dies_while_it_runs(made: Callable[[str], Statements]) -> None:
     """The driver's Python dies inside the statement, whose JVM is ended with it or later: the next attempt's MERGE is the only one."""
     scene = made("one")
-    runner = scene.waits()
+    runner = scene.run_to_gate(patience=PATIENCE)
     runner.kill()
     runner.wait()
     scene.signal_attempts(signal.SIGKILL)
@@ -154,7 +115,7 @@ def test_a_merge_whose_driver_dies_while_it_runs(made: Any) -> None:
         ("driver.native.end.before", 0),
     ],
 )
-def test_a_block_killed_between_its_statements(made: Any, point: str, skip: int) -> None:
+def test_a_block_killed_between_its_statements(made: Callable[[str], Statements], point: str, skip: int) -> None:
     """Four statements, one of which changes nothing: the next attempt skips what is done, and goes on."""
     scene = made("many")
     scene.kill_at(point, skip=skip, patience=PATIENCE)
@@ -163,10 +124,10 @@ def test_a_block_killed_between_its_statements(made: Any, point: str, skip: int)
 
 
 @pytest.mark.spark
-def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
+def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Statements]) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The statement of the woken driver is refused by Delta."""
     scene = made("many")
-    runner = scene.waits()
+    runner = scene.run_to_gate(patience=PATIENCE)
     frozen = scene.attempts()
     scene.signal_attempts(signal.SIGSTOP)
     runner.kill()
@@ -182,7 +143,7 @@ def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
 
 
 @pytest.mark.spark
-def test_three_senders_of_one_block(made: Any) -> None:
+def test_three_senders_of_one_block(made: Callable[[str], Statements]) -> None:
     """Three identical commands at once: the statements are there once, and three answers agree."""
     scene = made("many")
     senders = [scene.run() for _ in range(3)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from crash.scene import HERE, Scene
+from crash.scene import Scene, gate_of
 from harness.eventually import assert_eventually
 from harness.iceberg_rest import rest_server, spark_runtime
 from harness.iceberg_tables import catalog, rest_catalog
@@ -34,15 +32,12 @@ TRUTH = {
     "sql": MERGED,
     "many": {number: value + (10 if number % 2 == 0 else 0) for number, value in MERGED.items()} | ADDED,
     "append": OLD | ADDED,
+    "inserts": OLD | dict.fromkeys(range(FOREIGN, FOREIGN + 3), 7),
 }
 
 
 class Blocks(Scene):
     """A scene whose job writes an Iceberg table by statements; the table exists before."""
-
-    @property
-    def gate(self) -> Path:
-        return self.folder / "gate"
 
     def create(self) -> None:
         schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", IntegerType()))
@@ -69,14 +64,6 @@ class Blocks(Scene):
     def branches(self) -> list[str]:
         return [name for name in self.table().metadata.refs if name.startswith("idem-wap.")]
 
-    def begin_inside(self) -> Any:
-        """Starts the job and returns once a statement is under way."""
-        self.gate.touch()
-        runner = self.run()
-        assert_eventually(lambda: Path(f"{self.gate}.inside").exists() or runner.poll() is not None, PATIENCE)
-        assert runner.poll() is None, self.last_output()
-        return runner
-
     def right(self, shape: str, *foreign: int) -> None:
         """The rows are the truth, from one commit; no branch is left."""
         assert self.read() == sorted({**TRUTH[shape], **dict.fromkeys(foreign, 1)}.items())
@@ -90,62 +77,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def made(tmpfs_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def made(
+    tmpfs_path: Path, server: str, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Blocks]]:
     for name, value in rest_catalog(server).items():
         monkeypatch.setenv(name, value)
-    scenes: list[Blocks] = []
+    conf = {
+        "spark.driver.extraClassPath": str(spark_runtime()),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": server,
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+    }
+    outputs = [{"name": "orders", "iceberg": {"catalog": "lake", "table": NAME}}]
 
-    def make(shape: str, **spec: Any) -> Blocks:
-        template = {
-            "apiVersion": "sparkoperator.k8s.io/v1beta2",
-            "kind": "SparkApplication",
-            "spec": {
-                "type": "Python",
-                "mainApplicationFile": str(HERE / "native_iceberg_job.py"),
-                "arguments": [shape, str(tmpfs_path / "gate")],
-                "sparkConf": {
-                    "spark.driver.extraClassPath": str(spark_runtime()),
-                    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-                    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-                    "spark.sql.catalog.lake.type": "rest",
-                    "spark.sql.catalog.lake.uri": server,
-                    "spark.sql.shuffle.partitions": "1",
-                    "spark.ui.enabled": "false",
-                },
-            },
-        }
-        outputs = [{"name": "orders", "iceberg": {"catalog": "lake", "table": NAME}}]
-        scene = Blocks(
-            tmpfs_path,
-            submit=None,
-            script=HERE / "native_iceberg_job.py",
-            environment={
-                "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH")))),
-                **rest_catalog(server),
-            },
-            spec={"template": template, "outputs": outputs, "heartbeatTimeoutSeconds": 10, **spec},
-        )
-        scene.create()
+    def make(shape: str) -> Blocks:
+        arguments = (shape, str(gate_of(tmpfs_path)))
+        scene = Blocks.in_spark(tmpfs_path, "native_iceberg_job.py", *arguments, conf=conf, outputs=outputs)
         scenes.append(scene)
+        scene.create()
         return scene
 
     yield make
     for scene in scenes:
-        scene.clear()
+        scene.clear()  # before the table that they write goes
     if catalog().table_exists(NAME):
         location = catalog().load_table(NAME).location()
         catalog().drop_table(NAME)
         shutil.rmtree(location.removeprefix("file://"), ignore_errors=True)
-
-
-def killed(scene: Blocks, point: str, skip: int = 0) -> None:
-    """Runs the job; driver and runner die at the step."""
-    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
-    assert_eventually(lambda: f"{point}=kill" in scene.hits() or runner.poll() is not None, PATIENCE)
-    runner.kill()
-    runner.wait()
-    scene.signal_attempts(signal.SIGKILL)
-    assert f"{point}=kill" in scene.hits(), scene.last_output()
 
 
 @pytest.mark.parametrize(
@@ -162,11 +123,11 @@ def killed(scene: Blocks, point: str, skip: int = 0) -> None:
         ("driver.write.done", 0, True),
     ],
 )
-def test_a_block_killed_at_each_step(made: Any, point: str, skip: int, visible: bool) -> None:
+def test_a_block_killed_at_each_step(made: Callable[[str], Blocks], point: str, skip: int, visible: bool) -> None:
     """Killed around the branch, each statement and the move of `main`: until the move nothing is visible, after it everything is. Another
     writer adds a row, the job is sent again, and once more."""
     scene = made("many")
-    killed(scene, point, skip)
+    scene.kill_at(point, skip=skip, patience=PATIENCE)
     assert scene.read() == sorted((TRUTH["many"] if visible else OLD).items())
     scene.add(FOREIGN)
     assert scene.finish()["phase"] == "Succeeded"
@@ -176,10 +137,10 @@ def test_a_block_killed_at_each_step(made: Any, point: str, skip: int, visible: 
     assert len(scene.table().metadata.snapshots) == snapshots
 
 
-def test_a_driver_that_dies_while_its_statement_runs(made: Any) -> None:
+def test_a_driver_that_dies_while_its_statement_runs(made: Callable[[str], Blocks]) -> None:
     """Its Python dies inside the MERGE, whose JVM ends with it or later: the next attempt's block is the only one that is visible."""
     scene = made("many")
-    runner = scene.begin_inside()
+    runner = scene.run_to_gate(patience=PATIENCE)
     runner.kill()
     runner.wait()
     scene.signal_attempts(signal.SIGKILL)
@@ -188,11 +149,11 @@ def test_a_driver_that_dies_while_its_statement_runs(made: Any) -> None:
     scene.right("many")
 
 
-def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
+def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Blocks]) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. What the woken driver still writes goes to a branch, which it
     drops, and to nothing else."""
     scene = made("many")
-    runner = scene.begin_inside()
+    runner = scene.run_to_gate(patience=PATIENCE)
     frozen = scene.attempts()
     scene.signal_attempts(signal.SIGSTOP)
     runner.kill()
@@ -207,11 +168,12 @@ def test_a_frozen_driver_that_wakes_after_its_successor(made: Any) -> None:
     scene.right("many")
 
 
-@pytest.mark.parametrize("shape", ["append", "sql", "many"])
-def test_another_writer_commits_while_a_block_runs(made: Any, shape: str) -> None:
-    """Appends are put on top; `job.sql` runs its statement again; a block that read rows ends its attempt, and the next one is right."""
+@pytest.mark.parametrize("shape", ["append", "sql", "inserts", "many"])
+def test_another_writer_commits_while_a_block_runs(made: Callable[[str], Blocks], shape: str) -> None:
+    """Appends are put on top; `job.sql` runs its statement again, a MERGE too that only inserts and whose row the other writer added
+    meanwhile; a block that read rows ends its attempt, and the next one is right."""
     scene = made(shape)
-    runner = scene.begin_inside()
+    runner = scene.run_to_gate(patience=PATIENCE)
     scene.add(FOREIGN)
     scene.table().overwrite(
         pa.table({"id": pa.array([0], pa.int64()), "v": pa.array([0], pa.int32())}), "id == 0"
@@ -223,7 +185,7 @@ def test_another_writer_commits_while_a_block_runs(made: Any, shape: str) -> Non
     scene.right(shape, FOREIGN)
 
 
-def test_three_senders_of_one_block(made: Any) -> None:
+def test_three_senders_of_one_block(made: Callable[[str], Blocks]) -> None:
     """Three identical commands at once: the block is there once, and three answers agree."""
     scene = made("many")
     senders = [scene.run() for _ in range(3)]

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from harness.facts import delta_facts
+from harness.delta_jars import delta_jars
+from harness.spark import facts_of
 
 REFUSED = ("InvalidInput", "UndeclaredOutput")
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return delta_facts("harness.captured_spark", tmp_path_factory.mktemp("captured"))
+    jars = ":".join(map(str, delta_jars()))
+    return facts_of("harness.captured_spark", tmp_path_factory.mktemp("captured"), jars)
 
 
 @pytest.mark.spark

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.iceberg_rest import rest_server, spark_runtime
+from harness.spark import facts_of
 
 pytestmark = pytest.mark.spark
-
-LIMIT = 900
-"""Seconds: one JVM and three dozen statements on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("native")
     jar = spark_runtime()
-    tests = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
     with rest_server(tmp_path_factory.mktemp("rest")) as url:
-        done = subprocess.run(
-            [sys.executable, "-m", "harness.native_iceberg", str(folder), str(jar), url],
-            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(json.loads((folder / "facts.json").read_text()))
+        return facts_of("harness.native_iceberg", tmp_path_factory.mktemp("native"), str(jar), url)
 
 
 def test_each_kind_of_statement_is_on_the_branch_and_then_in_the_table(facts: dict[str, Any]) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from harness.facts import delta_facts
+from harness.delta_jars import delta_jars
+from harness.spark import facts_of
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return delta_facts("harness.native_spark", tmp_path_factory.mktemp("native"))
+    jars = ":".join(map(str, delta_jars()))
+    return facts_of("harness.native_spark", tmp_path_factory.mktemp("native"), jars)
 
 
 @pytest.mark.spark

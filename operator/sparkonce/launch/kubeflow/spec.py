@@ -74,10 +74,23 @@ TOKEN_SECONDS = 3600
 TOKEN_VOLUME, TOKEN_FOLDER, TOKEN_NAME = "sparkonce-token", "/var/run/secrets/sparkonce.dev", "token"
 DRIVER_ENVIRONMENT = "spark.kubernetes.driverEnv."
 
-_DRIVER_NEEDS = (
-    *("idempotencyKey", "operation", "resource", "revision"),
-    *("outputs", "series", "stream", "capture", "heartbeatTimeoutSeconds"),
-)
+NOT_FOR_DRIVERS = {
+    "template": "the driver runs it; its kind alone is sent",
+    "bind": "a bound application is not ours to start",
+    **dict.fromkeys(
+        ("keyFrom", "tunableArguments", "ignoredConf"), "key and fingerprint are computed before an attempt exists"
+    ),
+    **dict.fromkeys(("onDuplicate", "onMismatch", "onFinalized", "onResultChanged"), "answers to later requests"),
+    **dict.fromkeys(("onUnknown", "retry"), "decided once the attempt has ended"),
+    **dict.fromkeys(
+        ("startTimeoutSeconds", "activeDeadlineSeconds", "stopTimeoutSeconds", "lingerSeconds"),
+        "the owner watches them",
+    ),
+    **dict.fromkeys(("onDelete", "suspend"), "the operator acts on them"),
+    **dict.fromkeys(("retention", "applicationTTL", "ttlSecondsAfterFinished"), "they begin when the job is finalized"),
+}
+"""Fields of `spec` that a driver's assignment leaves out, each with the reason. Every other one is sent, so that a driver never ignores a
+field which it was not given; jobs that do not use a new field can still run in images that do not know it."""
 _ONLY_THE_JOBS = (
     *("coreLimit", "coreRequest", "memoryLimit", "memoryOverhead", "memoryOverheadFactor", "gpu"),
     *("javaOptions", "lifecycle", "sidecars", "ports"),
@@ -230,8 +243,8 @@ def stub_pod(assignment: Assignment, *, namespace: str, uid: str) -> Document:
 
 
 def assignment_text(assignment: Assignment) -> str:
-    """The assignment as the driver's environment carries it. Of the job it contains outputs, heartbeat and the identity that output
-    locations depend on; digests and their secret stay in the ledger.
+    """The assignment as the driver's environment carries it. Of the job it contains all but `NOT_FOR_DRIVERS`; digests and their
+    secret stay in the ledger.
 
     Raises:
         LaunchRefused: it is too long.
@@ -256,7 +269,7 @@ def _for_the_driver(job: Mapping[str, Any]) -> Document:
         **{name: job[name] for name in ("apiVersion", "kind") if name in job},
         "metadata": {name: metadata[name] for name in ("name", "generateName", "namespace") if name in metadata},
         "spec": {
-            **{name: spec[name] for name in _DRIVER_NEEDS if name in spec},
+            **{name: value for name, value in spec.items() if name not in NOT_FOR_DRIVERS},
             "template": {**kind, "spec": {}},
         },
     }

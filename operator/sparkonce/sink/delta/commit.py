@@ -20,12 +20,14 @@ from sparkonce.sink.delta import stream as delta_stream
 from sparkonce.sink.delta import widths as delta_widths
 from sparkonce.sink.delta.inventory import STAGING, earlier, is_native, is_opening, missing
 from sparkonce.sink.delta.numbering import numbering
+from sparkonce.sink.delta.removals import traced
 from sparkonce.sink.delta.snapshot import DeltaSnapshot
 from sparkonce.sink.native import NATIVE_STANDS
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot, StreamPart
 from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.layout import files_of
+from sparkonce.sink.trace import RESTORE
 
 
 def unwritable(table: DeltaSnapshot) -> str | None:
@@ -150,7 +152,7 @@ async def _of_partitions(
             return NATIVE_STANDS
         rest = [file for file in before.files if file.rows and written(file) not in partitions]
         if lost := [file.path for file in rest if file.path not in table.live]:
-            return _lost(lost)
+            return await _lost(objects, table, lost)
         removed += [file.path for file in rest]
     return removed
 
@@ -161,15 +163,30 @@ def _kinds(table: DeltaSnapshot) -> tuple[str, ...]:
     return tuple(str(types.get(name)) for name in table.partition_by)
 
 
-def _lost(paths: Sequence[str]) -> str:
+async def _lost(objects: TableObjects, table: DeltaSnapshot, paths: Sequence[str]) -> str:
+    """Why files that the table does not have cannot be replaced. Costs requests: see `traced`."""
+    fate = (await traced(objects, table, paths)).fate(paths)
+    if not (fate.known and fate.changes) or any(each.operation != RESTORE for each in fate.changes):
+        return _rewritten(paths)
+    restores = ", ".join(sorted(each.commit for each in fate.changes))
     return (
-        f"another writer rewrote or deleted {len(paths)} file(s) of the generation before, the first is {paths[0]}, so its rows can "
-        "no longer be identified; delete them yourself and declare onRerun: Append"
+        f"the table was restored to an earlier state ({restores}), which took out {len(paths)} file(s) of the generation before; delete "
+        f"what is left of its rows, if any, and declare onRerun: Append (the first file is {paths[0]})"
     )
 
 
-async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_rerun: OnRerun) -> list[DataFile] | str:
-    """Files of the generations that a commit of this key replaces, or why they cannot be removed."""
+def _rewritten(paths: Sequence[str]) -> str:
+    return (
+        f"another writer rewrote or deleted {len(paths)} file(s) of the generation before, so its rows can no longer be identified; delete "
+        f"them yourself and declare onRerun: Append (the first file is {paths[0]})"
+    )
+
+
+async def older(
+    objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_rerun: OnRerun, *, explained: bool = True
+) -> list[DataFile] | str:
+    """Files of the generations that a commit of this key replaces, or why they cannot be removed. explained: by which commit, as far as the
+    table's history shows it."""
     if on_rerun is not OnRerun.REPLACE or key.generation == 1:
         return []
     before = delta_stream.before(key)
@@ -184,7 +201,7 @@ async def older(objects: TableObjects, table: DeltaSnapshot, key: SinkKey, on_re
     if why := unreplaceable(table):
         return f"{why}; declare onRerun: Append"
     if lost := [file.path for file in files if file.path not in table.live]:
-        return _lost(lost)
+        return await _lost(objects, table, lost) if explained else _rewritten(lost)
     return files
 
 

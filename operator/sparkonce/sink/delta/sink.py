@@ -195,7 +195,8 @@ class DeltaTableSink:
             return Probed(verdict=verdict, why=why, changes=changes)  # a rerun replaces whatever is there
         again = key.whole.model_copy(update={"generation": key.generation + 1})
         try:
-            refused = isinstance(await plan.older(self._objects, table, again, self.on_rerun), str)
+            older = await plan.older(self._objects, table, again, self.on_rerun, explained=False)
+            refused = isinstance(older, str)
             remedy = APPEND_INSTEAD if refused else ""
         except OutputCorrupt as error:
             remedy = str(error)

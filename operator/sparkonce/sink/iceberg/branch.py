@@ -9,8 +9,10 @@ attempt drops, or a sweep. A process that wakes after it was barred may write to
 readers see.
 
 If `main` moved meanwhile, the block can be published only if it did nothing but append: its files are then added to the newest state of
-`main`. An append does not depend on what the table holds; every other statement may have read rows that are different now, so the block has
-to run again. Rebasing by Iceberg's own rules (conflicting files and filters) was not taken: a branch keeps no filters of its statements.
+`main`. Every other statement may have read rows that are different now, so the block has to run again; so may an INSERT have, but what it
+read is not known. The rows of `INSERT INTO t SELECT ... FROM t` stay as they were computed, from `main` as it was when the block began,
+which is what Iceberg's own commit of such an INSERT does. A MERGE that only inserts is not taken for an append. Rebasing by Iceberg's own
+rules (conflicting files and filters) was not taken: a branch keeps no filters of its statements.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class BranchContent:
     files: tuple[IcebergFile, ...]
     """Data files with rows that they added and that the branch still has."""
     appends: bool
-    """They did nothing but append."""
+    """They did nothing but append, by the table's snapshots, in which a MERGE that only inserts is an append (`BranchMark.merges`)."""
 
 
 def name_of(key: SinkKey, token: int, nonce: str) -> str:

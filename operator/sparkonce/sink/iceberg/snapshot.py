@@ -180,7 +180,11 @@ class TableView:
             found = branch.content(self.table, mark)
             if isinstance(found, str):
                 return f"the branch {mark.name} of {self.uri} cannot be put on top of other writers' commits: {found}; run it again"
-            if not found.appends or any(file.spec_id != self.table.spec().spec_id for file in found.files):
+            if (
+                mark.merges
+                or not found.appends
+                or any(file.spec_id != self.table.spec().spec_id for file in found.files)
+            ):
                 return (
                     f"another writer changed {self.uri} while the block ran, and its statements may have read rows that are different "
                     "now; run it again"
