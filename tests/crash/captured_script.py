@@ -29,7 +29,7 @@ def main(lake: str, gate: str, last: str = "") -> None:
     if last == "undeclared":
         spark.range(3).write.parquet(f"{lake}/undeclared")
     spark.udf.register("slow", lambda number: slowly(number, gate), "long")
-    spark.sql("CREATE OR REPLACE TEMP VIEW changes AS SELECT id, slow(id) AS s FROM range(5, 15)")
+    spark.sql("CREATE OR REPLACE TEMP VIEW changes AS SELECT slow(id) AS id FROM range(5, 15)")
     spark.sql(
         f"MERGE INTO delta.`{orders}` t USING changes s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET v = t.v + 1 WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 100)"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import sparkonce
 
 MERGE = (
-    "MERGE INTO delta.`{t}` t USING (SELECT id, slow(id) AS s FROM range(5, 15)) s ON t.id = s.id "
+    "MERGE INTO delta.`{t}` t USING (SELECT slow(id) AS id FROM range(5, 15)) s ON t.id = s.id "
     "WHEN MATCHED THEN UPDATE SET v = t.v + 1 WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 100)"
 )
 UPDATE = "UPDATE delta.`{t}` SET v = v + 10 WHERE id % 2 = 0"
