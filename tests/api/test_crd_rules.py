@@ -110,8 +110,8 @@ REFUSED: list[tuple[Changes, str]] = [
     ),
     ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
     (
-        {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "Overwrite"}]},
-        "mode must be Append for a slotLog; declare a delta or iceberg output to overwrite",
+        {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "OverwritePartitions"}]},
+        "mode must be Append or Overwrite for a slotLog; declare a delta or iceberg output to overwrite partitions",
     ),
     (
         {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Overwrite", "onRerun": "Append"}]},

@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -28,8 +29,9 @@ from harness.arrow_stage import arrow_stage, table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, OutputUnavailable, SparkonceError
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.open import open_sink
-from sparkonce.sink.protocol import Declared, Sink, SinkKey, Slot
+from sparkonce.sink.protocol import Declared, Sink, SinkKey, Slot, WriteOptions
 
 FINGERPRINT = "f"
 ROWS = 4
@@ -55,6 +57,8 @@ class Plan:
     """URL or path of the table."""
     environment: tuple[tuple[str, str], ...] = ()
     """Environment of the process, with the address of its store. The fork server's own environment may be out of date."""
+    mode: WriteMode | None = None
+    """Of its writes."""
     doom: tuple[str, float] | None = None
     """A key, and the seconds after its beginning at which the process is killed unless something else kills it first."""
 
@@ -132,7 +136,13 @@ def keys_of(plan: Plan) -> Iterator[str]:
 
 
 def _tell(plan: Plan, name: str, what: str, slot: Slot | None) -> None:
-    line = {"token": plan.token, "key": name, "what": what, "nonce": slot.nonce if slot else None}
+    line = {
+        "token": plan.token,
+        "key": name,
+        "what": what,
+        "nonce": slot.nonce if slot else None,
+        "at": time.monotonic(),
+    }
     descriptor = os.open(plan.answers, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(descriptor, json.dumps(line).encode() + b"\n")
     os.close(descriptor)
@@ -146,7 +156,7 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
         _tell(plan, name, "found", found)
         return
     try:
-        slot = _staged(plan, name, sink)
+        slot = staged(plan, name, sink)
     except (
         SparkonceError,
         OSError,
@@ -164,12 +174,13 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
         _sweep(plan, name, sink, dice)
 
 
-def _staged(plan: Plan, name: str, sink: Sink) -> Slot:
-    return sink.stage(table_of(*rows_of(name)), key_of(name), plan.token, fingerprint=FINGERPRINT)
+def staged(plan: Plan, name: str, sink: Sink) -> Slot:
+    options = WriteOptions(mode=plan.mode)
+    return sink.stage(table_of(*rows_of(name)), key_of(name), plan.token, fingerprint=FINGERPRINT, options=options)
 
 
 def _commit(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
-    decision = run(sink.commit(key_of(name), _staged(plan, name, sink)))
+    decision = run(sink.commit(key_of(name), staged(plan, name, sink)))
     _tell(plan, name, type(decision).__name__, decision.slot)
 
 
@@ -179,7 +190,7 @@ def _fence(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
 
 
 def _abort(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
-    _tell(plan, name, "abort", run(sink.abort(key_of(name), _staged(plan, name, sink))))
+    _tell(plan, name, "abort", run(sink.abort(key_of(name), staged(plan, name, sink))))
 
 
 def _sweep(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:

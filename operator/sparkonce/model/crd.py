@@ -171,8 +171,8 @@ def _mode_rules() -> list[Schema]:
     appends = "!has(self.mode) || self.mode == 'Append'"
     return [
         {
-            "rule": f"{appends} || !has(self.slotLog)",
-            "message": "mode must be Append for a slotLog; declare a delta or iceberg output to overwrite",
+            "rule": "!has(self.mode) || self.mode != 'OverwritePartitions' || !has(self.slotLog)",
+            "message": "mode must be Append or Overwrite for a slotLog; declare a delta or iceberg output to overwrite partitions",
         },
         {
             "rule": f"{appends} || !has(self.onRerun) || self.onRerun == 'Replace'",

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+import sparkonce
 from harness import iceberg_tables
-from harness.granted import document
+from harness.granted import document, granted
 from harness.spark import spark
 from sparkonce.blocking import run
+from sparkonce.driver.context import Job
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import sinks_of
 from sparkonce.sink.protocol import Committed, SinkKey, WriteOptions
@@ -58,3 +60,21 @@ def test_a_daily_job_replaces_its_day(
     assert rows_of(tmp_path, kind) == [("2024-05-01", 5), ("2024-05-02", 4), ("None", 6)]
     load("d", "Overwrite", ("2024-05-03", 7))
     assert rows_of(tmp_path, kind) == [("2024-05-03", 7)]
+
+
+@pytest.mark.spark
+def test_a_job_overwrites_a_slot_log(spark: SparkSession, tmp_path: Path) -> None:
+    """`job.write` with the mode in the call: `sparkonce.read` shows the rows of the second key alone, with its columns, and the first key's
+    result is changed by the second."""
+
+    def job(key: str) -> Job:
+        attempt = granted(tmp_path, "orders", idempotencyKey=key)
+        return attempt.job(sinks=sinks_of(attempt.prepared.job, str(tmp_path)))
+
+    first, second = job("load-may"), job("load-june")
+    first.write(spark.createDataFrame([(1, "a"), (2, "b")], "n long, old string"), "orders")
+    done = second.write(spark.createDataFrame([(3, "c")], "n long, name string"), "orders", mode="Overwrite")
+    assert done.fresh
+    rows = sparkonce.read(spark, str(tmp_path / "orders"))
+    assert (rows.columns, [tuple(row) for row in rows.collect()]) == (["n", "name"], [(3, "c")])
+    assert str(run(first._sinks["orders"].probe(first._key(first._sinks["orders"]), None))) == "changed"

@@ -79,8 +79,8 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
         "spec.outputs[0]: must have exactly one of slotLog, delta and iceberg; none",
     ),
     (
-        {("spec", "outputs", 0, "mode"): "Overwrite"},
-        "spec.outputs[0].mode: must be Append for a slotLog; declare a delta",
+        {("spec", "outputs", 0, "mode"): "OverwritePartitions"},
+        "spec.outputs[0].mode: must be Append or Overwrite for a slotLog; declare a delta",
     ),
     ({("spec", "outputs", 0, "mode"): "overwrite"}, "spec.outputs[0].mode: must be"),
     (

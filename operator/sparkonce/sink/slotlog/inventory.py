@@ -14,7 +14,7 @@ the others are read. The snapshot alone would not do: it outlives the slots in i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -23,8 +23,9 @@ from sparkonce.errors import OutputCorrupt
 from sparkonce.sink.objects.protocol import Listed, TableObjects
 from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, SinkKey, Slot, SlotState, StagedFolder
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.layout import FILE_LIST, files_of
-from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, newest_snapshot, visible
+from sparkonce.sink.slotlog.layout import files_of, replaced_by
+from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, listed_after_overwrites, newest_snapshot
+from sparkonce.sink.slotlog.visibility import Named, visible
 from sparkonce.sink.stream import Chain
 
 THREADS = 8
@@ -33,13 +34,15 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class _ReadSlot:
-    """One slot object: its slot and files, or why it cannot be read."""
+    """One slot object: its slot, its files and the slots that it replaces, or why it cannot be read."""
 
     path: str
     sink_key: str
     token: int
     slot: Slot | None = None
     files: tuple[CommittedFile, ...] = ()
+    replaced: tuple[str, ...] = ()
+    """Paths."""
     unreadable: str = ""
 
 
@@ -63,6 +66,10 @@ class _SlotSet:
                 self.closed.add((each.sink_key, each.token))
 
     @property
+    def named(self) -> Named:
+        return {each.path: each.replaced for each in self.committed.values()}
+
+    @property
     def known(self) -> set[tuple[str, int]]:
         return {*self.committed, *self.closed, *((each.sink_key, each.token) for each in self.unreadable)}
 
@@ -74,13 +81,14 @@ async def inventory(objects: TableObjects, kind: str) -> Inventory:
         OutputUnavailable: the store did not answer.
     """
     listed = [each.path for each in await objects.list(layout.SLOTS)]
-    slots = _read_all(objects, (path for path in listed if layout.is_slot(path)))
+    slots = await _read_all(objects, [path for path in listed if layout.is_slot(path)])
     readers_see = await _readers_see(objects, slots, listed)
     # Empty objects are markers (`_SUCCESS`, S3A's folder markers) and hold no rows. Without a slot the folder may be anything.
     found = [each for each in await objects.list("" if listed else layout.DATA) if each.bytes]
     data = [each for each in found if each.path.startswith(f"{layout.DATA}/")]
     shown = {
-        (slot.sink_key, slot.token) for slot in visible(each.slot for each in slots.committed.values() if each.slot)
+        (slot.sink_key, slot.token)
+        for slot in visible((each.slot for each in slots.committed.values() if each.slot), slots.named)
     }
     return Inventory(
         kind=kind,
@@ -97,10 +105,16 @@ async def inventory(objects: TableObjects, kind: str) -> Inventory:
     )
 
 
-def _read_all(objects: TableObjects, paths: Iterable[str]) -> _SlotSet:
+async def _read_all(objects: TableObjects, paths: Sequence[str]) -> _SlotSet:
     slots = _SlotSet()
-    with ThreadPoolExecutor(THREADS) as pool:
-        slots.add(pool.map(lambda path: blocking.run(_read(objects, path)), paths))
+
+    def overwrites(paths: Sequence[str]) -> bool:
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = list(pool.map(lambda path: blocking.run(_read(objects, path)), paths))
+        slots.add(found)
+        return any(each is not None and each.slot is not None and each.slot.replaces is not None for each in found)
+
+    await listed_after_overwrites(objects, paths, (), read=overwrites)
     return slots
 
 
@@ -112,9 +126,10 @@ async def _read(objects: TableObjects, path: str) -> _ReadSlot | None:
     try:
         slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=token)
         files = CommittedFile.all_of(await files_of(objects, slot))
+        replaced = await replaced_by(objects, slot)
     except OutputCorrupt as error:
         return _ReadSlot(path, sink_key, token, unreadable=str(error))
-    return _ReadSlot(path, sink_key, token, slot, files)
+    return _ReadSlot(path, sink_key, token, slot, files, replaced)
 
 
 async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]) -> tuple[str, ...]:
@@ -128,7 +143,9 @@ async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]
     }
     files: dict[str, tuple[CommittedFile, ...]] = {each.path: each.files for each in slots.committed.values()}
     seen: list[str] = []
-    for slot in visible((by_path | committed).values()):
+    shown = by_path | committed
+    named = {**slots.named, **await _named_elsewhere(objects, slots, shown)}
+    for slot in visible(shown.values(), named):
         path = layout.slot_path(slot.sink_key, slot.token)
         if path not in files:
             try:
@@ -137,6 +154,19 @@ async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]
                 slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
         seen += (file.path for file in files.get(path, ()))
     return tuple(seen)
+
+
+async def _named_elsewhere(objects: TableObjects, slots: _SlotSet, shown: dict[str, Slot]) -> Named:
+    """What overwrites replace that only a snapshot has, because their slots are gone or cannot be read; nothing, where that is so of their
+    list, too."""
+    found: dict[str, Sequence[str]] = {}
+    for path in shown.keys() - slots.named.keys():
+        try:
+            found[path] = await replaced_by(objects, shown[path])
+        except OutputCorrupt as error:
+            found[path] = ()
+            slots.unreadable.append(_ReadSlot(path, shown[path].sink_key, shown[path].token, unreadable=str(error)))
+    return found
 
 
 def _uncommitted(found: Iterable[Listed], slots: _SlotSet) -> Iterator[Listed]:
@@ -179,7 +209,7 @@ def _folders(data: Iterable[Listed], slots: _SlotSet) -> Iterable[StagedFolder]:
             sink_key=sink_key,
             token=named[0],
             nonce=named[1],
-            files=sum(not each.path.endswith(f"/{FILE_LIST}") for each in objects),
+            files=sum(not each.path.rpartition("/")[2].startswith("_") for each in objects),
             bytes=sum(each.bytes for each in objects),
             unreachable=decided and not own and sink_key not in unreadable,
             modified=max(each.modified for each in objects),

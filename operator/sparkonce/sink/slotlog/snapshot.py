@@ -1,18 +1,22 @@
-"""The visible content of a slot log: which slots readers see, and snapshots that save them from reading every slot.
+"""The visible content of a slot log: the slots that listings show, and snapshots that save readers from reading every slot.
 
-Visibility is a pure function of the slots. A table is the union over the outputs of all keys; of one output of a key (a *lineage*) it shows
-every committed generation that no later committed generation replaced. The content of `_data` plays no part.
+What readers see is a pure function of the slots (`visibility`). The content of `_data` plays no part, but for the lists of files and of
+replaced slots that slots name.
 
 Reading every slot of a large table would cost one request each, so readers start from the newest snapshot: committed slots in full, closed
 ones by path. Slots never change, so a snapshot may be incomplete but never wrong; slots that it does not contain are read. A process that
 resumes after a long pause may write an older list of the same facts, which is harmless. Snapshots that do not parse, or that a later
 release wrote, are ignored: they can only save requests. The last few are kept.
+
+Where a slot that is in no snapshot overwrites others, the table is listed again (see `visibility`). A snapshot is written from what all of
+these listings showed, so that it has what the overwrites in it have seen. It has a schema of its own then: releases that do not know
+overwrites ignore it, read the slots, and refuse.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,41 +26,31 @@ import rfc8785
 from pydantic import ValidationError
 
 from sparkonce import blocking
+from sparkonce.errors import OutputUnavailable
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.sink.protocol import CHANGES_NAMED, Change, Evidence, Probed, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of
-from sparkonce.sink.stream import shown
+from sparkonce.sink.slotlog.visibility import Named, hidden_by, place, visible
 
 SNAPSHOT_SCHEMA = 1
+OVERWRITTEN_SCHEMA = 2
+"""Schema of a snapshot with slots that replace others."""
 SNAPSHOT_AFTER = 64
 """A new snapshot is written once more than this many slots are in none."""
 SNAPSHOTS_KEPT = 3
 """A reader may be about to read an older one; if that was deleted, it reads every slot instead."""
+LISTINGS = 20
+"""Further listings of a table before a reader gives up: each shows another overwrite, which takes its writer several requests."""
 LISTING_THREADS = 8
 """Concurrent listings: each is a round trip to the store."""
 SLOT_THREADS = 8
 """Concurrent reads of slots, for the same reason."""
 OBJECTS_PER_LISTING = 100
 """The whole table is listed at once when it has fewer objects than this per folder needed: a store returns a thousand per request."""
-
-
-def visible(slots: Iterable[Slot]) -> list[Slot]:
-    """The committed slots whose rows readers see, ordered by lineage, generation and batch.
-
-    `stream.shown` decides what a rerun replaces, and when."""
-    lineages: dict[str, dict[int, list[Slot]]] = {}
-    for slot in slots:
-        lineage, generation = layout.lineage_of(slot.sink_key) or (slot.sink_key, 0)
-        if slot.state is SlotState.COMMITTED:
-            lineages.setdefault(lineage, {}).setdefault(generation, []).append(slot)
-    return [
-        slot
-        for _, generations in sorted(lineages.items())
-        for slot in shown([committed for _, committed in sorted(generations.items())])
-    ]
 
 
 @dataclass(frozen=True)
@@ -70,6 +64,13 @@ class Decided:
     """Number of the newest snapshot, readable or not; 0 if there is none."""
     unlisted: int
     """How many of these slots the snapshot did not contain."""
+    named: Named
+    """See `visibility.Named`."""
+
+    @property
+    def visible(self) -> list[Slot]:
+        """The slots whose rows readers see."""
+        return visible(self.committed, self.named)
 
 
 async def decided(objects: TableObjects) -> Decided:
@@ -79,7 +80,7 @@ async def decided(objects: TableObjects) -> Decided:
         OutputUnavailable: the store did not answer.
         OutputCorrupt: a slot does not parse.
     """
-    return _read_unlisted(await _listing(objects), objects)
+    return await _complete(await _listing(objects), objects)
 
 
 @dataclass(frozen=True)
@@ -104,24 +105,90 @@ async def _listing(objects: TableObjects) -> _TableListing:
     return _TableListing(committed, closed, unlisted, max(numbers, default=0))
 
 
-def _read_unlisted(listing: _TableListing, objects: TableObjects) -> Decided:
-    """Reads the slots that the snapshot does not contain."""
-    committed, closed, unlisted = dict(listing.committed), set(listing.closed), 0
+async def _complete(listing: _TableListing, objects: TableObjects) -> Decided:
+    """Reads the slots that the snapshot does not contain, and all that the overwrites among them saw."""
+    read = dict[str, Slot]()
+
+    def overwrites(paths: Sequence[str]) -> bool:
+        found = _read_slots(objects, paths)
+        read.update(found)
+        return any(slot.replaces is not None for slot in found.values())
+
+    await listed_after_overwrites(objects, listing.unlisted, {*listing.committed, *listing.closed}, read=overwrites)
+    committed = listing.committed | {path: slot for path, slot in read.items() if slot.state is SlotState.COMMITTED}
+    closed = listing.closed | {path for path, slot in read.items() if slot.state is not SlotState.COMMITTED}
+    named = await named_in(objects, committed.values())
+    return Decided(tuple(committed.values()), frozenset(closed), listing.number, len(read), named)
+
+
+async def listed_after_overwrites(
+    objects: TableObjects, paths: Sequence[str], known: Collection[str], *, read: Callable[[Sequence[str]], bool]
+) -> None:
+    """Reads slots that a listing showed, and further ones until a listing shows no overwrite that an earlier one lacked (`visibility`).
+
+    known: paths that need not be read. read: reads these slots, and says whether one of them overwrites.
+
+    Raises:
+        OutputUnavailable: the store did not answer, or the table is overwritten all the time.
+    """
+    seen = {*known, *paths}
+    for _ in range(LISTINGS):
+        if not read(paths):
+            return
+        listed = [each.path for each in await objects.list(layout.SLOTS)]
+        paths = [path for path in listed if layout.is_slot(path) and path not in seen]
+        seen.update(paths)
+    raise OutputUnavailable(f"{objects.uri} was overwritten {LISTINGS} times while it was listed; try again")
+
+
+def _read_slots(objects: TableObjects, paths: Sequence[str]) -> dict[str, Slot]:
+    """Slots by path."""
+    found = {}
     with ThreadPoolExecutor(SLOT_THREADS) as pool:
-        for path, data in zip(
-            listing.unlisted, pool.map(lambda path: blocking.run(objects.get(path)), listing.unlisted), strict=True
-        ):
-            if data is None:
-                continue
-            slot = layout.decode(
-                data, where=objects.where(path), sink_key=path.split("/")[1], token=layout.numbered(path) or 0
-            )
-            unlisted += 1
-            if slot.state is SlotState.COMMITTED:
-                committed[path] = slot
-            else:
-                closed.add(path)
-    return Decided(tuple(committed.values()), frozenset(closed), listing.number, unlisted)
+        for path, data in zip(paths, pool.map(lambda path: blocking.run(objects.get(path)), paths), strict=True):
+            if data is not None:
+                key, token = path.split("/")[1], layout.numbered(path) or 0
+                found[path] = layout.decode(data, where=objects.where(path), sink_key=key, token=token)
+    return found
+
+
+async def named_in(objects: TableObjects, slots: Iterable[Slot]) -> Named:
+    """The lists of replaced slots, of those of the slots that have one.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a list is missing or changed.
+    """
+    listed = [slot for slot in slots if slot.replaces is not None and slot.replaces.listing is not None]
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        found = pool.map(lambda slot: blocking.run(layout.replaced_by(objects, slot)), listed)
+        return {layout.slot_path(slot.sink_key, slot.token): paths for slot, paths in zip(listed, found, strict=True)}
+
+
+def overwritten(table: Decided, slots: Iterable[Slot]) -> Probed | None:
+    """The verdict on committed slots of one key whose rows overwrites have hidden; None: readers see all of their rows."""
+    hidden = hidden_by(table.committed, table.named)
+    by = {
+        later.sink_key: later
+        for slot in slots
+        if slot.rows and (later := hidden.get(layout.slot_path(slot.sink_key, slot.token))) is not None
+    }
+    if not by:
+        return None
+    newest = [
+        Change(
+            commit=layout.slot_path(slot.sink_key, slot.token),
+            operation=str(slot.mode or ""),
+            key=slot.sink_key,
+            overwrites=slot.mode is WriteMode.OVERWRITE,
+        )
+        for slot in sorted(by.values(), key=place, reverse=True)
+    ]
+    return Probed(
+        verdict=Evidence.CHANGED,
+        why=f"rows of it were replaced by {', '.join(map(str, newest[:CHANGES_NAMED]))}",
+        changes=tuple(newest[:CHANGES_NAMED]),
+    )
 
 
 async def committed_slots(objects: TableObjects) -> list[Slot]:
@@ -142,14 +209,14 @@ async def write_snapshot(objects: TableObjects, *, after: int = SNAPSHOT_AFTER) 
     listing = await _listing(objects)
     if len(listing.unlisted) <= after:  # decided without reading them
         return False
-    known = _read_unlisted(listing, objects)
+    known = await _complete(listing, objects)
     return known.unlisted > after and await _write(objects, known)
 
 
 async def _write(objects: TableObjects, known: Decided) -> bool:
     number = known.number + 1
     body: dict[str, Any] = {
-        "schema": SNAPSHOT_SCHEMA,
+        "schema": OVERWRITTEN_SCHEMA if any(slot.replaces for slot in known.committed) else SNAPSHOT_SCHEMA,
         "committed": [slot.dump() for slot in sorted(known.committed, key=lambda slot: (slot.sink_key, slot.token))],
         "closed": sorted(known.closed),
     }
@@ -167,7 +234,7 @@ async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[di
         data = await objects.get(layout.snapshot_path(number))
         try:
             body = json.loads(data or b"null")
-            if not isinstance(body, dict) or body.get("schema") != SNAPSHOT_SCHEMA:
+            if not isinstance(body, dict) or body.get("schema") not in (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA):
                 continue
             slots = [Slot.model_validate(each) for each in body["committed"]]
             return {layout.slot_path(slot.sink_key, slot.token): slot for slot in slots}, set(body["closed"])
@@ -226,7 +293,7 @@ class Table:
         Raises:
             SparkonceError: as for `decided`.
         """
-        return visible(blocking.run(committed_slots(self.objects)))
+        return blocking.run(decided(self.objects)).visible
 
     def files(self) -> list[str]:
         """The files with the table's rows: absolute local paths, or URLs for Spark.
