@@ -110,10 +110,6 @@ REFUSED: list[tuple[Changes, str]] = [
     ),
     ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
     (
-        {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "OverwritePartitions"}]},
-        "mode must be Append or Overwrite for a slotLog; declare a delta or iceberg output to overwrite partitions",
-    ),
-    (
         {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Overwrite", "onRerun": "Append"}]},
         "onRerun must be Replace, or absent, beside a mode that overwrites",
     ),

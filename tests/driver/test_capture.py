@@ -169,12 +169,12 @@ def granted_again(attempt: Granted) -> ScriptWrites:
 
 
 def test_a_dynamic_overwrite_is_not_taken_for_a_static_one(tmp_path: Path) -> None:
-    """It would replace partitions that the script keeps: the job ends before the rows run."""
+    """It replaces the partitions that it has rows of. Where that cannot be told, the job ends before the rows run."""
+    before = granted(tmp_path, "events", idempotencyKey="load-april").job()
+    before.write(table_of(1), "events")
     attempt, capture = begun(tmp_path)
-    with pytest.raises(
-        InvalidInput, match=r"'OverwritePartitions': output events is a slotLog, which replaces no single"
-    ):
-        capture._write_slots("events", parquet_of(object(), dynamic=True, partition_by=("n",)))
+    with pytest.raises(InvalidInput, match=r"in mode OverwritePartitions: the rows of .* lie in folders by no column"):
+        capture._write_slots("events", parquet_of(table_of(2), dynamic=True, partition_by=("n",)))
     assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
 
 

@@ -308,14 +308,15 @@ def numbers_of(slot_log: Path) -> list[int]:
     return sorted(n for path in paths for n in cast("list[int]", parquet.read_table(path)["n"].to_pylist()))
 
 
-def test_a_slot_log_replaces_no_partitions(tmp_path: Path) -> None:
-    """The sentence names what to declare instead."""
+def test_partitions_of_a_slot_log_need_columns(tmp_path: Path) -> None:
+    """The sentence names what to pass, or the mode that needs none."""
     job = granted(tmp_path, "orders").job()
     with pytest.raises(
         InvalidInput,
-        match=r"^mode='overwritePartitions': output orders is a slotLog, .*declare a delta or iceberg output$",
+        match=r"^output orders .* in mode OverwritePartitions: it has no partition columns; pass partition_by, or use mode",
     ):
-        job.write(NEVER, "orders", mode="overwritePartitions")
+        job.write(table_of(1), "orders", mode="overwritePartitions")
+    assert not (tmp_path / "orders").exists()
 
 
 @pytest.mark.parametrize("declared", ["Overwrite", None])

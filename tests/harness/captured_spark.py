@@ -60,7 +60,8 @@ def main(folder: Path, jars: str) -> None:
     write_deltalake(str(orders), rows, configuration={"delta.checkpointInterval": "1000"})
     # What the overwriting write of the script replaces.
     earlier = granted(folder, "days", idempotencyKey="load-april").job()
-    earlier.write(pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int32())}), "days")
+    day: Any = pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int32())})
+    earlier.write(day, "days")
     spark = session(folder, jars)
     from pyspark.sql.functions import expr, lit
 
@@ -71,11 +72,15 @@ def main(folder: Path, jars: str) -> None:
     outputs += [
         {"name": "events", "slotLog": {"path": "events"}, "capture": True},
         {"name": "days", "slotLog": {"path": "days"}, "capture": True},
+        {"name": "parts", "slotLog": {"path": "parts"}, "capture": True},
         {"name": "other", "slotLog": {"path": "other"}},
     ]
     attempt = granted(folder, outputs=outputs)
     one: Any = spark.range(50, 51).selectExpr("id", "1 AS v").coalesce(1)
     table = f"delta.`{orders}`"
+    loaded = granted(folder, "parts", idempotencyKey="load-april")
+    parts = loaded.job(sinks=sinks_of(loaded.prepared.job, str(folder)))
+    parts.write(spark.range(2).selectExpr("id", "CAST(id AS INT) AS v"), "parts", partition_by=["v"])
     steps: list[Callable[[], object]] = [
         lambda: spark.sql("CREATE DATABASE IF NOT EXISTS more"),
         lambda: spark.sql(f"CREATE TABLE IF NOT EXISTS known USING delta LOCATION '{orders}'"),
@@ -93,6 +98,7 @@ def main(folder: Path, jars: str) -> None:
         lambda: one.write.saveAsTable("managed", format="delta", mode="overwrite"),
         lambda: one.write.parquet("events", compression="gzip"),
         lambda: one.write.mode("overwrite").format("parquet").partitionBy("v").save("days"),
+        lambda: one.write.option("partitionOverwriteMode", "dynamic").parquet("parts", "overwrite", "v"),
         lambda: one.write.format("noop").mode("overwrite").save(),
     ]
     tables = {name: folder / path for name, path in paths.items()}
@@ -116,10 +122,10 @@ def main(folder: Path, jars: str) -> None:
     facts["partitioned by"] = DeltaTable(str(tables["made"])).metadata().partition_columns
     first.end()
     facts["events"] = len(list((folder / "events").glob("_data/*/*/*.parquet")))
-    facts["days"] = sorted(
-        tuple(row) for row in sparkonce.read(spark, str(folder / "days")).select("id", "v").collect()
-    )
-    facts["ended"] = sorted(name for name in (*DELTA, "events", "days") if attempt.committed(name) is not None)
+    for name in ("days", "parts"):
+        found = sparkonce.read(spark, str(folder / name)).select("id", "v").collect()
+        facts[name] = sorted(tuple(row) for row in found)
+    facts["ended"] = sorted(name for name in (*DELTA, "events", "days", "parts") if attempt.committed(name) is not None)
     before = versions()
     second = captured(attempt)
     replayed(first, second)

@@ -25,13 +25,14 @@ from typing import Any
 import pandas  # noqa: F401, ICN001 - pyarrow imports it at its first table: better once, before the fork
 import pytest
 
-from harness.arrow_stage import arrow_stage, table_of
+from harness.arrow_stage import arrow_stage, days_of, stage_by_day, table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, OutputUnavailable, SparkonceError
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.open import open_sink
 from sparkonce.sink.protocol import Declared, Sink, SinkKey, Slot, WriteOptions
+from sparkonce.sink.staging import Stager
 
 FINGERPRINT = "f"
 ROWS = 4
@@ -59,6 +60,8 @@ class Plan:
     """Environment of the process, with the address of its store. The fork server's own environment may be out of date."""
     mode: WriteMode | None = None
     """Of its writes."""
+    days: tuple[str, ...] = ()
+    """A row for each of these days, by which the table is partitioned; empty: `rows_of`."""
     doom: tuple[str, float] | None = None
     """A key, and the seconds after its beginning at which the process is killed unless something else kills it first."""
 
@@ -91,8 +94,18 @@ def sink_in(folder: str) -> Sink:
 
 def sink_at(table: str) -> Sink:
     """A sink without fsync: processes die in these tests, the machine does not."""
+    return _sink_at(table, arrow_stage)
+
+
+def _sink_at(table: str, stage: Stager) -> Sink:
     output = Declared(name="orders", kind="slotLog", location=table)
-    return open_sink(output, base=None, stage=arrow_stage, durable=False)
+    return open_sink(output, base=None, stage=stage, durable=False)
+
+
+def sink_of(plan: Plan) -> Sink:
+    """The sink that the plan's process writes to."""
+    table = plan.table or f"{plan.folder}/table"
+    return _sink_at(table, stage_by_day) if plan.days else sink_at(table)
 
 
 def key_of(name: str) -> SinkKey:
@@ -120,7 +133,7 @@ def carry_out(plan: Plan) -> None:
     dice = random.Random(plan.seed)
     for name in keys_of(plan):
         _tell(plan, name, "begin", None)
-        globals()[f"_{plan.verb}"](plan, name, sink_at(plan.table or f"{plan.folder}/table"), dice)
+        globals()[f"_{plan.verb}"](plan, name, sink_of(plan), dice)
 
 
 def keys_of(plan: Plan) -> Iterator[str]:
@@ -175,8 +188,9 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
 
 
 def staged(plan: Plan, name: str, sink: Sink) -> Slot:
-    options = WriteOptions(mode=plan.mode)
-    return sink.stage(table_of(*rows_of(name)), key_of(name), plan.token, fingerprint=FINGERPRINT, options=options)
+    options = WriteOptions(mode=plan.mode, partition_by=("day",) if plan.days else ())
+    frame = days_of(int(name[1:]), plan.days) if plan.days else table_of(*rows_of(name))
+    return sink.stage(frame, key_of(name), plan.token, fingerprint=FINGERPRINT, options=options)
 
 
 def _commit(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:

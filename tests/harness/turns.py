@@ -10,8 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.slots import committing
-from sparkonce.sink.protocol import OVERWRITING_SCHEMA, Replacement, SinkKey, Slot
-from sparkonce.sink.slotlog.visibility import replacement, visible
+from sparkonce.model.spec import WriteMode
+from sparkonce.sink.protocol import OVERWRITING_SCHEMA, DataFile, Replacement, SinkKey, Slot
+from sparkonce.sink.slotlog.visibility import Hiding, Shown, of_partitions, replacement, visible
+
+DAYS = ("mon", "tue")
+Rows = frozenset[tuple[str, str]]
+"""Sink keys and days: each writer has one row per day that it writes."""
 
 
 @dataclass
@@ -19,11 +24,16 @@ class Writer:
     """One generation of one key."""
 
     key: SinkKey
-    overwrites: bool
+    mode: WriteMode | None = None
+    days: Sequence[str] = DAYS
     begin: float = 0
     end: float = 0
     slot: Slot | None = None
-    """Overwrites: as looked. Else as created."""
+    """An overwrite's as it has looked."""
+
+    @property
+    def rows(self) -> Rows:
+        return frozenset((str(self.key), day) for day in self.days)
 
 
 @dataclass
@@ -38,17 +48,19 @@ class Schedule:
     def committed(self) -> list[Slot]:
         return [writer.slot for writer in self.done if writer.slot is not None]
 
-    def begin(self, key: SinkKey, *, overwrites: bool) -> None:
+    def begin(self, key: SinkKey, mode: WriteMode | None = None, days: Sequence[str] = DAYS) -> None:
         """An overwrite looks; any other writer is done at once."""
         self.clock += 1
-        slot = committing(key, 1, nonce=str(key))
-        if not overwrites:
-            self.done.append(Writer(key, overwrites, self.clock, self.clock, slot))
+        slot = slot_of(key, mode, days)
+        if mode is None:
+            self.done.append(Writer(key, mode, days, self.clock, self.clock, slot))
             return
         order, replaced = replacement(self.committed, {})
+        if mode is WriteMode.OVERWRITE_PARTITIONS:
+            replaced = of_partitions(self.committed, self.shown(), ("day",), slot.files)
         found = Replacement(order=order, slots=tuple(replaced))
         slot = slot.model_copy(update={"replaces": found, "schema_": OVERWRITING_SCHEMA})
-        self.looking.append(Writer(key, overwrites, self.clock, slot=slot))
+        self.looking.append(Writer(key, mode, days, self.clock, slot=slot))
 
     def create(self, number: int) -> None:
         """One of those that have looked creates its slot."""
@@ -57,17 +69,31 @@ class Schedule:
         writer.end = self.clock
         self.done.append(writer)
 
-    def seen(self) -> frozenset[str]:
-        """Sink keys of the slots that readers see."""
-        return frozenset(slot.sink_key for slot in visible(self.committed))
+    def shown(self) -> Shown:
+        hiding = Hiding.of(self.committed, {})
+        found = [(slot, hiding.shown(slot, slot.files)) for slot in visible(self.committed)]
+        return [(slot, files) for slot, files in found if files is not None]
+
+    def seen(self) -> Rows:
+        """The rows that readers see."""
+        found = ((slot, file.path) for slot, files in self.shown() for file in files)
+        return frozenset((slot.sink_key, path.split("=")[1].split("/")[0]) for slot, path in found)
 
 
-def outcomes(writers: Sequence[Writer]) -> set[frozenset[str]]:
-    """The tables that these writers can leave by taking turns: sink keys of whose rows are in it."""
+def slot_of(key: SinkKey, mode: WriteMode | None, days: Sequence[str], *, column: str = "day") -> Slot:
+    """A slot with one row in each of these folders."""
+    folders = [f"_data/{key}/0000000001-n/so-group-{column}={day}" for day in days]
+    files = tuple(DataFile(path=f"{folder}/part.parquet", rows=1, bytes=1, digest="d:0") for folder in folders)
+    change = {"mode": mode, "files": files, "rows": len(files), "partition_by": (column,)}
+    return committing(key, 1, nonce=str(key)).model_copy(update=change)
+
+
+def outcomes(writers: Sequence[Writer]) -> set[Rows]:
+    """The tables that these writers can leave by taking turns."""
     return set(_tables(list(writers), frozenset()))
 
 
-def _tables(left: list[Writer], table: frozenset[str]) -> Iterator[frozenset[str]]:
+def _tables(left: list[Writer], table: Rows) -> Iterator[Rows]:
     if not left:
         yield table
     for writer in left:
@@ -76,8 +102,10 @@ def _tables(left: list[Writer], table: frozenset[str]) -> Iterator[frozenset[str
             yield from _tables(rest, _after(writer, table))
 
 
-def _after(writer: Writer, table: frozenset[str]) -> frozenset[str]:
-    if writer.overwrites:
-        return frozenset({str(writer.key)})
+def _after(writer: Writer, table: Rows) -> Rows:
+    if writer.mode is WriteMode.OVERWRITE:
+        return writer.rows
+    days = writer.days if writer.mode is WriteMode.OVERWRITE_PARTITIONS else ()
     own = f"{writer.key.lineage}-g"
-    return frozenset(name for name in table if not name.startswith(own)) | {str(writer.key)}
+    kept = ((name, day) for name, day in table if day not in days and not name.startswith(own))
+    return frozenset(kept) | writer.rows

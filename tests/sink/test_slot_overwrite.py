@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from harness.arrow_stage import arrow_stage, table_of
+from harness.lakes import SlotLake, days
 from harness.slots import Unanswered, committing
-from harness.turns import Schedule, outcomes
-from sparkonce.audit.tables import of_table
+from harness.turns import DAYS, Schedule, outcomes, slot_of
+from sparkonce.audit.tables import of_table, rows_seen, to_read
 from sparkonce.blocking import run
-from sparkonce.errors import OutputCorrupt, OutputUnavailable
+from sparkonce.errors import InvalidInput, OutputCorrupt, OutputUnavailable
 from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import stream
 from sparkonce.sink.objects.local import FolderObjects
@@ -31,15 +32,16 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    Stuck,
     WriteOptions,
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.reader import files
 from sparkonce.sink.slotlog.sink import SlotLogSink, digest_of
 from sparkonce.sink.slotlog.snapshot import Table, decided, newest_snapshot, write_snapshot
-from sparkonce.sink.slotlog.visibility import replacement, visible
+from sparkonce.sink.slotlog.visibility import of_partitions, replacement, visible
 
-OVERWRITE = WriteMode.OVERWRITE
+OVERWRITE, PARTITIONS = WriteMode.OVERWRITE, WriteMode.OVERWRITE_PARTITIONS
 A, B, C = (SinkKey(key_hash=name * 4, output="orders", generation=1) for name in "abc")
 
 
@@ -74,20 +76,26 @@ def rows(table: Path) -> list[int]:
 # --- what readers see: pure ------------------------------------------------------------------------------------------------
 
 
-@given(st.permutations("pqrstu"), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=12))
+MODES = (None, OVERWRITE, PARTITIONS)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from([DAYS, DAYS[:1], DAYS[1:], ()])), max_size=12
+)
+
+
+@given(st.permutations("pqrstu"), STEPS)
 def test_readers_see_a_table_that_writers_taking_turns_could_have_left(
-    names: list[str], steps: list[tuple[int, int]]
+    names: list[str], steps: list[tuple[int, int, Sequence[str]]]
 ) -> None:
-    """Appends, overwrites and reruns of both, with any interleaving of looks and creates: after each step the table is that of some order
-    of the finished writers which agrees with real time."""
+    """Appends, overwrites of tables and partitions, and reruns of all, with any interleaving of looks and creates: after each step the
+    table is that of some order of the finished writers which agrees with real time."""
     schedule, fresh = Schedule(), iter(names)
-    for what, number in steps:
-        if what >= 3 and schedule.looking:
+    for what, number, on in steps:
+        if what >= 4 and schedule.looking:
             schedule.create(number)
-        elif what == 2 and (rerun := rerunnable(schedule, number)) is not None:
-            schedule.begin(rerun, overwrites=number % 2 == 0)
+        elif what == 3 and (rerun := rerunnable(schedule, number)) is not None:
+            schedule.begin(rerun, MODES[number % 3], on)
         elif (name := next(fresh, None)) is not None:
-            schedule.begin(SinkKey(key_hash=name, output="orders", generation=1), overwrites=what > 0)
+            schedule.begin(SinkKey(key_hash=name, output="orders", generation=1), MODES[what % 3], on)
         assert schedule.seen() in outcomes(schedule.done)
 
 
@@ -117,6 +125,18 @@ def test_of_two_overwrites_that_did_not_see_one_another_one_shows() -> None:
 def test_an_overwrite_that_looked_earlier_is_before_one_that_saw_more() -> None:
     """Its key sorts last, and it is created last: the order decides."""
     assert names([committing(A, 1), overwriting(C, 0), overwriting(B, 1, A)]) == [str(B)]
+
+
+def test_an_overwrite_of_partitions_that_looked_earlier_is_before_one_that_saw_more() -> None:
+    """Its key sorts last, it is created last, and neither saw an overwrite. If the order counted only those, C would replace B's Tuesday,
+    and A's Monday, which was there before B, would have been added after C."""
+    schedule = Schedule()
+    schedule.begin(C, PARTITIONS)
+    schedule.begin(A)
+    schedule.begin(B, PARTITIONS, ("tue",))
+    schedule.create(1)
+    schedule.create(0)
+    assert schedule.seen() == {(str(C), "mon"), (str(A), "mon"), (str(B), "tue")}
 
 
 def test_rows_that_an_overwrite_hid_do_not_come_back(objects: FolderObjects, table: Path) -> None:
@@ -399,3 +419,102 @@ def test_a_write_may_choose_its_mode(objects: FolderObjects, table: Path) -> Non
     assert "mode" not in json.loads(layout.encode(plain))
     assert plain.state is SlotState.COMMITTED
     assert rows(table) == [2, 3]
+
+
+# --- partitions --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SlotLake:
+    """A table that is partitioned by day."""
+    found = SlotLake(tmp_path)
+    found.partition_by = ("day",)
+    return found
+
+
+def test_rows_in_other_folders_are_refused_before_anything_is_staged(lake: SlotLake) -> None:
+    """The sentence says where they are and what to do; what it says works: the table is replaced once, and then its partitions are."""
+    lake.partition_by = ()
+    first = lake.write(A, None, days(mon=1))
+    lake.partition_by = ("day",)
+    with pytest.raises(
+        InvalidInput, match=r"the rows of _idem/aaaa-orders-g1/0{9}1\.json lie in folders by no column, and the new"
+    ):
+        lake.stage(lake.sink(PARTITIONS), B, days(mon=2))
+    assert list(lake.folder.glob("_data/*/*")) == [lake.folder / first.files[0].path.rpartition("/")[0]]
+    lake.write(B, OVERWRITE, days(mon=2, tue=3))
+    lake.write(C, PARTITIONS, days(tue=4))
+    assert lake.rows() == {"mon": [2], "tue": [4]}
+
+
+def test_rows_in_other_folders_that_come_later_stop_the_commit(lake: SlotLake) -> None:
+    """Between staging and commit: nothing is replaced and nothing is added."""
+    sink = lake.sink(PARTITIONS)
+    slot = lake.stage(sink, A, days(mon=1))
+    lake.partition_by = ()
+    lake.write(B, None, days(mon=2))
+    decided = run(sink.commit(A, slot))
+    assert isinstance(decided, Stuck)
+    assert "lie in folders by no column" in decided.why
+    assert lake.rows() == {"mon": [2]}
+
+
+def test_of_two_overwrites_with_other_folders_that_did_not_see_one_another_the_first_shows() -> None:
+    """Which of their rows the second replaces cannot be told: showing both would show rows twice. One that has seen the first, whose rows
+    others have replaced since, shows."""
+    first = slot_of(A, OVERWRITE, DAYS, column="week").model_copy(update={"replaces": Replacement(order=0)})
+    second = slot_of(B, PARTITIONS, DAYS).model_copy(update={"replaces": Replacement(order=0)})
+    assert names([first, second]) == names([second, first]) == [str(A)]
+    saw = Replacement(order=1, slots=(layout.slot_path(A, 1),))
+    assert names([first, second.model_copy(update={"replaces": saw})]) == [str(A), str(B)]
+    rerun = slot_of(again(A), None, DAYS)
+    assert layout.slot_path(A, 1) in of_partitions([first, rerun], [(rerun, rerun.files)], ("day",), second.files)
+
+
+def test_a_key_with_some_partitions_replaced_is_changed(lake: SlotLake) -> None:
+    """The probe names the overwrite of partitions; one of other partitions is not named. An audit says that jobs of sparkonce replaced
+    rows, counts what readers see, and finds a file missing only where it is seen."""
+    slot = lake.write(A, None, days(mon=1, tue=2, wed=3))
+    lake.write(B, PARTITIONS, days(tue=4))
+    lake.write(C, PARTITIONS, days(thu=5))
+    found = run(lake.sink().probe(A, digest_of(slot)))
+    assert (found.verdict, [each.key for each in found.changes]) == (Evidence.CHANGED, [str(B)])
+    (lake.folder / next(file.path for file in slot.files if "day=tue" in file.path)).unlink()
+    assert lake.rows() == {"mon": [1], "tue": [4], "wed": [3], "thu": [5]}
+    assert len(files(lake.folder)) == 4
+    table = run(lake.sink().inventory())
+    assert [(str(each.kind), each.subject) for each in of_table(table, now=0.0)] == [("rewritten", str(A))]
+    assert rows_seen(table, (), {}) == 4
+    assert len(to_read(table)) == 4
+    lake.write(SinkKey(key_hash="dddd", output="orders", generation=1), PARTITIONS, days(mon=6, wed=7))
+    assert not {effect.slot.sink_key: effect.visible for effect in run(lake.sink().inventory()).effects}[str(A)]
+    assert lake.rows() == {"mon": [6], "tue": [4], "wed": [7], "thu": [5]}
+
+
+def test_a_snapshot_that_contradicts_partitions_is_a_defect(lake: SlotLake) -> None:
+    """It shows a partition that a slot says was replaced, or hides one that was not."""
+    lake.write(A, None, days(mon=1, tue=2))
+    lake.write(B, PARTITIONS, days(tue=3))
+    assert run(write_snapshot(lake.objects, after=0))
+    path = lake.folder / layout.snapshot_path(1)
+    body = json.loads(path.read_bytes())
+    for slot in body["committed"]:
+        if slot["sinkKey"] == str(B):
+            slot["files"][0]["path"] = slot["files"][0]["path"].replace("day=tue", "day=mon")
+    path.write_text(json.dumps(body))
+    kinds = {str(each.kind) for each in of_table(run(lake.sink().inventory()), now=0.0)}
+    assert "hidden rows" in kinds
+
+
+def test_a_long_overwrite_of_partitions(lake: SlotLake) -> None:
+    """Its files and the slots that it replaces are in lists; both decide what readers see."""
+    for number in range(40):
+        lake.write(SinkKey(key_hash=f"k{number}", output="orders", generation=1), None, days(**{f"d{number}": number}))
+    lake.write(A, None, days(extra=1))
+    slot = lake.write(B, PARTITIONS, days(**{f"d{number}": -number for number in range(40)}))
+    assert slot.replaces is not None
+    assert slot.replaces.listing is not None
+    assert slot.listing is not None
+    for _ in range(2):
+        assert lake.rows() == {"extra": [1]} | {f"d{number}": [-number] for number in range(40)}
+        run(write_snapshot(lake.objects, after=0))

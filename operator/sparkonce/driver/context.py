@@ -545,10 +545,6 @@ def _mode(sink: Sink, asked: str | None) -> WriteMode | None:
         raise InvalidInput(
             f"mode={asked!r} contradicts spec.outputs[{sink.name}].mode, which is {sink.mode}; leave one of them out"
         )
-    if sink.kind == "slotLog" and mode is WriteMode.OVERWRITE_PARTITIONS:
-        raise InvalidInput(
-            f"mode={asked!r}: output {sink.name} is a slotLog, which replaces no single partitions; declare a delta or iceberg output"
-        )
     return mode
 
 

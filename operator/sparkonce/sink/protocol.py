@@ -589,8 +589,8 @@ class Inventory:
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
     hidden: Mapping[str, Found] = field(default_factory=dict)
-    """Sink key -> what became of its rows, for visible effects with files that readers do not see (Delta, Iceberg). Changes are named
-    all, however many."""
+    """Sink key -> what became of its rows, for visible effects with files that readers do not see. Changes are named all, however many
+    (Delta, Iceberg). Of a slot log: where overwrites of partitions hide these files."""
     unexplained: Mapping[str, int] = field(default_factory=dict)
     """Sink key -> rows of those files that no known commit changed: they are in other files, or the history ends too early. Without the
     rows that another key's commit may have replaced (`overwritten`)."""

@@ -27,7 +27,8 @@ def test_each_write_is_in_its_table_once(facts: dict[str, Any]) -> None:
         "managed": [[50, 1]],
     }
     assert (facts["partitioned by"], facts["events"], facts["days"]) == (["v"], 1, [[50, 1]])
-    assert facts["ended"] == ["days", "events", "made", "managed", "named", "orders"]
+    assert facts["parts"] == [[0, 0], [50, 1]]
+    assert facts["ended"] == ["days", "events", "made", "managed", "named", "orders", "parts"]
     assert facts["issued twice"] == [True, True]
 
 

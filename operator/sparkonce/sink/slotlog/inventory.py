@@ -14,18 +14,18 @@ the others are read. The snapshot alone would not do: it outlives the slots in i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
 from sparkonce.sink.objects.protocol import Listed, TableObjects
-from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, SinkKey, Slot, SlotState, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Found, Inventory, SinkKey, Slot, SlotState, StagedFolder
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, replaced_by
-from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, listed_after_overwrites, newest_snapshot
-from sparkonce.sink.slotlog.visibility import Named, visible
+from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, listed_after_overwrites, newest_snapshot, replaced_verdict
+from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, is_listed, path_of, visible
 from sparkonce.sink.stream import Chain
 
 THREADS = 8
@@ -66,8 +66,12 @@ class _SlotSet:
                 self.closed.add((each.sink_key, each.token))
 
     @property
-    def named(self) -> Named:
-        return {each.path: each.replaced for each in self.committed.values()}
+    def extents(self) -> Extents:
+        return {
+            each.path: Extent.of(each.slot, each.replaced, each.files)
+            for each in self.committed.values()
+            if each.slot is not None and each.slot.replaces is not None
+        }
 
     @property
     def known(self) -> set[tuple[str, int]]:
@@ -86,23 +90,37 @@ async def inventory(objects: TableObjects, kind: str) -> Inventory:
     # Empty objects are markers (`_SUCCESS`, S3A's folder markers) and hold no rows. Without a slot the folder may be anything.
     found = [each for each in await objects.list("" if listed else layout.DATA) if each.bytes]
     data = [each for each in found if each.path.startswith(f"{layout.DATA}/")]
-    shown = {
-        (slot.sink_key, slot.token)
-        for slot in visible((each.slot for each in slots.committed.values() if each.slot), slots.named)
-    }
+    effects, hidden = _effects(slots, set(readers_see))
     return Inventory(
         kind=kind,
         uri=objects.uri,
-        effects=tuple(
-            Effect(slot=each.slot, files=each.files, commit=each.path, visible=at in shown)
-            for at, each in sorted(slots.committed.items())
-            if each.slot is not None
-        ),
+        effects=effects,
         staged=tuple(_folders(data, slots)),
         live=readers_see,
         unreadable=tuple(each.unreadable for each in slots.unreadable),
+        hidden=hidden,
         uncommitted={each.path: each.bytes for each in _uncommitted(found, slots)},
     )
+
+
+def _effects(slots: _SlotSet, live: Collection[str]) -> tuple[tuple[Effect, ...], dict[str, Found]]:
+    """The committed slots, and `Inventory.hidden` of those of which overwrites hide some partitions: of those that readers see as the slots
+    say. live: the files that readers see."""
+    committed = [each.slot for each in slots.committed.values() if each.slot is not None]
+    hiding = Hiding.of(committed, slots.extents)
+    seen = {path_of(slot) for slot in visible(committed, slots.extents)}
+    effects: list[Effect] = []
+    hidden: dict[str, Found] = {}
+    for _, each in sorted(slots.committed.items()):
+        if each.slot is None:
+            continue
+        shown = hiding.shown(each.slot, each.files) if each.path in seen else None
+        effects.append(Effect(slot=each.slot, files=each.files, commit=each.path, visible=shown is not None))
+        by = [hiding.first(each.slot, file) for file in each.files] if shown and len(shown) < len(each.files) else []
+        said = replaced_verdict(filter(None, by))
+        if said is not None and {file.path for file in shown or ()} == {file.path for file in each.files} & set(live):
+            hidden[each.sink_key] = said
+    return tuple(effects), hidden
 
 
 async def _read_all(objects: TableObjects, paths: Sequence[str]) -> _SlotSet:
@@ -144,28 +162,33 @@ async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]
     files: dict[str, tuple[CommittedFile, ...]] = {each.path: each.files for each in slots.committed.values()}
     seen: list[str] = []
     shown = by_path | committed
-    named = {**slots.named, **await _named_elsewhere(objects, slots, shown)}
-    for slot in visible(shown.values(), named):
+    extents = await _extents(objects, slots, shown)
+    hiding = Hiding.of(shown.values(), extents)
+    for slot in visible(shown.values(), extents):
         path = layout.slot_path(slot.sink_key, slot.token)
         if path not in files:
             try:
                 files[path] = CommittedFile.all_of(await files_of(objects, slot))
             except OutputCorrupt as error:
                 slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
-        seen += (file.path for file in files.get(path, ()))
+        seen += (file.path for file in hiding.shown(slot, files.get(path, ())) or ())
     return tuple(seen)
 
 
-async def _named_elsewhere(objects: TableObjects, slots: _SlotSet, shown: dict[str, Slot]) -> Named:
-    """What overwrites replace that only a snapshot has, because their slots are gone or cannot be read; nothing, where that is so of their
-    list, too."""
-    found: dict[str, Sequence[str]] = {}
-    for path in shown.keys() - slots.named.keys():
+async def _extents(objects: TableObjects, slots: _SlotSet, shown: dict[str, Slot]) -> Extents:
+    """What overwrites replace that a reader takes from lists: nothing where a list cannot be read."""
+    found: dict[str, Extent] = {}
+    known = slots.extents
+    for path, slot in shown.items():
+        if not is_listed(slot):
+            continue
         try:
-            found[path] = await replaced_by(objects, shown[path])
+            found[path] = known.get(path) or Extent.of(
+                slot, await replaced_by(objects, slot), await files_of(objects, slot)
+            )
         except OutputCorrupt as error:
-            found[path] = ()
-            slots.unreadable.append(_ReadSlot(path, shown[path].sink_key, shown[path].token, unreadable=str(error)))
+            found[path] = Extent.of(slot, (), ())
+            slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
     return found
 
 

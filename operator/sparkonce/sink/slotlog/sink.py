@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
-from sparkonce.errors import OutputUnavailable, SparkonceError
+from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import stream
@@ -44,6 +44,7 @@ from sparkonce.sink.protocol import (
     Slot,
     SlotState,
     StreamSource,
+    Stuck,
     Swept,
     WriteOptions,
     abort_of,
@@ -52,9 +53,16 @@ from sparkonce.sink.protocol import (
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.inventory import inventory, recorded
-from sparkonce.sink.slotlog.layout import mark_overwritten, with_files, with_replaced
-from sparkonce.sink.slotlog.snapshot import committed_slots, decided, missing_files, overwritten, write_snapshot
-from sparkonce.sink.slotlog.visibility import replacement
+from sparkonce.sink.slotlog.layout import files_of, mark_overwritten, with_files, with_replaced
+from sparkonce.sink.slotlog.snapshot import (
+    committed_slots,
+    decided,
+    missing_files,
+    overwritten,
+    seen_in,
+    write_snapshot,
+)
+from sparkonce.sink.slotlog.visibility import misfit, of_partitions, replacement
 from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
@@ -113,7 +121,9 @@ class SlotLogSink:
             )  # a stream's result is its last slot
         if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
             return Evidence.GONE
-        if layout.OVERWRITTEN in folders and (found := overwritten(await decided(self._objects), slots)) is not None:
+        if layout.OVERWRITTEN in folders and (
+            found := await overwritten(self._objects, await decided(self._objects), slots)
+        ):
             return found
         return Evidence.GONE if await missing_files(self._objects, slots, writes=writes) else Evidence.PRESENT
 
@@ -131,6 +141,9 @@ class SlotLogSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
+        mode = replacing(options, self.mode)
+        if mode is WriteMode.OVERWRITE_PARTITIONS:
+            self._refuse_partitions(options.partition_by)
         nonce = secrets.token_hex(16)
         folder = layout.staging_folder(key, token, nonce)
         with undone_unless_staged(
@@ -149,13 +162,23 @@ class SlotLogSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
-                mode=replacing(options, self.mode),
+                mode=mode,
                 data_schema=columns_of(frame, written),
                 partition_by=options.partition_by or None,
                 application=written.application,
                 committed_at=time.time(),
             )
             return blocking.run(with_files(self._objects, slot, folder, files))
+
+    def _refuse_partitions(self, columns: Sequence[str]) -> None:
+        """Raises: InvalidInput: the table's partitions cannot be replaced by rows with these partition columns, as it is now."""
+        why: str | None = "it has no partition columns; pass partition_by, or use mode Overwrite"
+        if columns:
+            why = misfit(blocking.run(seen_in(self._objects, blocking.run(decided(self._objects)))), columns)
+        if why is not None:
+            raise InvalidInput(
+                f"output {self.name} cannot be written to the slot log {self.uri} in mode {WriteMode.OVERWRITE_PARTITIONS}: {why}"
+            )
 
     async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> CommitOutcome:
         """As `Sink.commit`. lowest: as for `fence`."""
@@ -164,15 +187,19 @@ class SlotLogSink:
         by = f"attempt {slot.token}"
         existing = await self._close_below(key, slot.token, lowest=lowest, fingerprint=slot.fingerprint, by=by)
         if existing is None:
-            existing = await self._fill(key, await self._replacing(key, slot), "sink.slots.create")
+            looked = await self._replacing(key, slot)
+            if isinstance(looked, str):
+                return Stuck(slot, f"the slot log {self.uri} cannot take it: {looked}")
+            existing = await self._fill(key, looked, "sink.slots.create")
         if existing.state is SlotState.CLOSED:
             return FencedOff(existing)
         if existing.nonce == slot.nonce:
             return Committed(existing)
         return AlreadyCommitted(existing) if existing.fingerprint == slot.fingerprint else Conflicting(existing)
 
-    async def _replacing(self, key: SinkKey, slot: Slot) -> Slot:
-        """The slot of an overwrite with what it replaces as of now. Nothing may be done between this and the create that could wait.
+    async def _replacing(self, key: SinkKey, slot: Slot) -> Slot | str:
+        """The slot of an overwrite with what it replaces as of now, or why it cannot replace that. Nothing may be done between this and the
+        create that could wait.
 
         Raises:
             SparkonceError: as for `snapshot.decided`; the slot is empty, as far as this call knows.
@@ -180,8 +207,14 @@ class SlotLogSink:
         if slot.mode is None:
             return slot
         await mark_overwritten(self._objects)
+        own = await files_of(self._objects, slot) if slot.mode is WriteMode.OVERWRITE_PARTITIONS else ()
         table = await decided(self._objects)
-        order, replaced = replacement(table.committed, table.named)
+        order, replaced = replacement(table.committed, table.extents)
+        if slot.mode is WriteMode.OVERWRITE_PARTITIONS:
+            columns, seen = slot.partition_by or (), await seen_in(self._objects, table)
+            if why := misfit(seen, columns):
+                return why
+            replaced = of_partitions(table.committed, seen, columns, own)
         folder = layout.staging_folder(key, slot.token, slot.nonce)
         looked = await with_replaced(self._objects, slot, folder, order=order, replaced=replaced)
         hit("sink.slots.looked")

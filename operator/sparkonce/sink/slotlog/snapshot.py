@@ -31,10 +31,10 @@ from sparkonce.model.spec import WriteMode
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import CHANGES_NAMED, Change, Evidence, Probed, Slot, SlotState
+from sparkonce.sink.protocol import CHANGES_NAMED, Change, DataFile, Evidence, Probed, Slot, SlotState
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.layout import files_of
-from sparkonce.sink.slotlog.visibility import Named, hidden_by, place, visible
+from sparkonce.sink.slotlog.layout import files_of, replaced_by
+from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, Shown, is_listed, path_of, place, visible
 
 SNAPSHOT_SCHEMA = 1
 OVERWRITTEN_SCHEMA = 2
@@ -64,13 +64,13 @@ class Decided:
     """Number of the newest snapshot, readable or not; 0 if there is none."""
     unlisted: int
     """How many of these slots the snapshot did not contain."""
-    named: Named
-    """See `visibility.Named`."""
+    extents: Extents
+    """Of the overwrites whose slots do not have them."""
 
     @property
     def visible(self) -> list[Slot]:
-        """The slots whose rows readers see."""
-        return visible(self.committed, self.named)
+        """The slots whose rows readers see, or some of them."""
+        return visible(self.committed, self.extents)
 
 
 async def decided(objects: TableObjects) -> Decided:
@@ -117,8 +117,8 @@ async def _complete(listing: _TableListing, objects: TableObjects) -> Decided:
     await listed_after_overwrites(objects, listing.unlisted, {*listing.committed, *listing.closed}, read=overwrites)
     committed = listing.committed | {path: slot for path, slot in read.items() if slot.state is SlotState.COMMITTED}
     closed = listing.closed | {path for path, slot in read.items() if slot.state is not SlotState.COMMITTED}
-    named = await named_in(objects, committed.values())
-    return Decided(tuple(committed.values()), frozenset(closed), listing.number, len(read), named)
+    extents = await _extents_in(objects, committed.values())
+    return Decided(tuple(committed.values()), frozenset(closed), listing.number, len(read), extents)
 
 
 async def listed_after_overwrites(
@@ -152,38 +152,58 @@ def _read_slots(objects: TableObjects, paths: Sequence[str]) -> dict[str, Slot]:
     return found
 
 
-async def named_in(objects: TableObjects, slots: Iterable[Slot]) -> Named:
-    """The lists of replaced slots, of those of the slots that have one.
+async def _extents_in(objects: TableObjects, slots: Iterable[Slot]) -> Extents:
+    """The extents of those of the slots that do not have them.
 
     Raises:
         OutputUnavailable: the store did not answer.
         OutputCorrupt: a list is missing or changed.
     """
-    listed = [slot for slot in slots if slot.replaces is not None and slot.replaces.listing is not None]
+    listed = [slot for slot in slots if is_listed(slot)]
     with ThreadPoolExecutor(SLOT_THREADS) as pool:
-        found = pool.map(lambda slot: blocking.run(layout.replaced_by(objects, slot)), listed)
-        return {layout.slot_path(slot.sink_key, slot.token): paths for slot, paths in zip(listed, found, strict=True)}
+        found = pool.map(lambda slot: blocking.run(_extent(objects, slot)), listed)
+        return {path_of(slot): extent for slot, extent in zip(listed, found, strict=True)}
 
 
-def overwritten(table: Decided, slots: Iterable[Slot]) -> Probed | None:
-    """The verdict on committed slots of one key whose rows overwrites have hidden; None: readers see all of their rows."""
-    hidden = hidden_by(table.committed, table.named)
-    by = {
-        later.sink_key: later
-        for slot in slots
-        if slot.rows and (later := hidden.get(layout.slot_path(slot.sink_key, slot.token))) is not None
-    }
-    if not by:
-        return None
+async def _extent(objects: TableObjects, slot: Slot) -> Extent:
+    return Extent.of(slot, await replaced_by(objects, slot), await files_of(objects, slot))
+
+
+async def seen_in(objects: TableObjects, table: Decided) -> Shown:
+    """The visible slots with the files that readers see.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a slot's list of files is missing or changed.
+    """
+    hiding, slots = Hiding.of(table.committed, table.extents), table.visible
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        files = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
+        found = [(slot, hiding.shown(slot, each)) for slot, each in zip(slots, files, strict=True)]
+    return [(slot, each) for slot, each in found if each is not None]
+
+
+async def overwritten(objects: TableObjects, table: Decided, slots: Iterable[Slot]) -> Probed | None:
+    """The verdict on committed slots of one key of whose rows overwrites have hidden some; None: readers see all. Errors as `seen_in`."""
+    hiding = Hiding.of(table.committed, table.extents)
+    by = [hiding.first(slot, file) for slot in slots for file in await files_of(objects, slot) if file.rows]
+    return replaced_verdict(filter(None, by))
+
+
+def replaced_verdict(by: Iterable[Slot]) -> Probed | None:
+    """The verdict on rows that these overwrites have hidden; None without any."""
+    overwrites = {path_of(slot): slot for slot in by}.values()
     newest = [
         Change(
-            commit=layout.slot_path(slot.sink_key, slot.token),
+            commit=path_of(slot),
             operation=str(slot.mode or ""),
             key=slot.sink_key,
             overwrites=slot.mode is WriteMode.OVERWRITE,
         )
-        for slot in sorted(by.values(), key=place, reverse=True)
+        for slot in sorted(overwrites, key=place, reverse=True)
     ]
+    if not newest:
+        return None
     return Probed(
         verdict=Evidence.CHANGED,
         why=f"rows of it were replaced by {', '.join(map(str, newest[:CHANGES_NAMED]))}",
@@ -244,7 +264,18 @@ async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[di
 
 
 async def missing_files(objects: TableObjects, slots: Iterable[Slot], *, writes: int | None = None) -> list[str]:
-    """Paths of the slots' files that are missing or have another size.
+    """Paths of the slots' files that are missing or have another size. Arguments and errors as `missing_of`.
+
+    Raises:
+        OutputCorrupt: a slot's list of files is missing or changed.
+    """
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        listings = list(pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots))
+    return await missing_of(objects, (file for files in listings for file in files), writes=writes)
+
+
+async def missing_of(objects: TableObjects, files: Iterable[DataFile], *, writes: int | None = None) -> list[str]:
+    """Paths of the files that are missing or have another size.
 
     Lists the folder of each write, or all data at once where these writes are much of the table; reads no file.
     writes: number of writes in the table, if known.
@@ -253,14 +284,12 @@ async def missing_files(objects: TableObjects, slots: Iterable[Slot], *, writes:
 
     Raises:
         OutputUnavailable: the store did not answer.
-        OutputCorrupt: a slot's list of files is missing or changed.
     """
+    named = {file.path: file.bytes for file in files}
+    folders = list(dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named))
+    if writes is not None and folders and writes * len(named) / len(folders) < OBJECTS_PER_LISTING * len(folders):
+        folders = [layout.DATA]
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        listings = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
-        named = {file.path: file.bytes for files in listings for file in files}
-        folders = list(dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named))
-        if writes is not None and folders and writes * len(named) / len(folders) < OBJECTS_PER_LISTING * len(folders):
-            folders = [layout.DATA]
         for listed in pool.map(lambda folder: blocking.run(objects.list(folder)), folders):
             for each in listed:
                 if named.get(each.path) == each.bytes:
@@ -287,20 +316,25 @@ class Table:
             return FolderObjects(self.place.absolute())
         return objects_at(self.place, base=str(Path.cwd()), field="path")
 
-    def slots(self) -> list[Slot]:
-        """The visible slots.
+    def seen(self) -> Shown:
+        """The visible slots with the files that readers see.
 
         Raises:
-            SparkonceError: as for `decided`.
+            SparkonceError: as for `decided` and `seen_in`.
         """
-        return blocking.run(decided(self.objects)).visible
+        objects = self.objects
+        return blocking.run(seen_in(objects, blocking.run(decided(objects))))
+
+    def slots(self) -> list[Slot]:
+        """The visible slots. Errors as `seen`."""
+        return [slot for slot, _ in self.seen()]
 
     def files(self) -> list[str]:
         """The files with the table's rows: absolute local paths, or URLs for Spark.
 
         Raises:
-            SparkonceError: as for `slots`.
+            SparkonceError: as for `seen`.
         """
         objects = self.objects
-        paths = [file.path for slot in self.slots() for file in blocking.run(files_of(objects, slot))]
+        paths = [file.path for _, files in self.seen() for file in files]
         return [objects.where(path).removeprefix("file://") for path in paths]
