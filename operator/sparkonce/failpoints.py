@@ -76,6 +76,7 @@ NAMES: dict[str, str] = {
     "driver.abort.closed": "an aborted write closed its slot, its files are still there",
     "sink.slots.close.before": "before a lower slot is filled with `closed`",
     "sink.slots.close.after": "after a lower slot was filled with `closed`",
+    "sink.slots.looked": "an overwrite has decided what it replaces, before its slot is created",
     "sink.slots.create.before": "before the attempt's own slot is created",
     "sink.slots.create.after": "after the attempt's own slot was created",
     "sink.slots.sweep.before": "before a staging folder of a closed slot is deleted",

@@ -110,10 +110,6 @@ REFUSED: list[tuple[Changes, str]] = [
     ),
     ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
     (
-        {("spec", "outputs"): [{"name": "a", "slotLog": PLAIN["slotLog"], "mode": "Overwrite"}]},
-        "mode must be Append for a slotLog; declare a delta or iceberg output to overwrite",
-    ),
-    (
         {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Overwrite", "onRerun": "Append"}]},
         "onRerun must be Replace, or absent, beside a mode that overwrites",
     ),

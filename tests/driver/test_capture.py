@@ -6,16 +6,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
+from harness.arrow_stage import table_of
 from harness.granted import Granted, granted
 from sparkonce.driver import capture, places
 from sparkonce.driver.script_writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
+from sparkonce.driver.statements import FrameWrite
 from sparkonce.errors import Fenced, InvalidInput, UndeclaredOutput
-from sparkonce.model.spec import IdempotentJob, Output
+from sparkonce.model.spec import IdempotentJob, Output, WriteMode
+from sparkonce.sink.slotlog.snapshot import Table
 
 LAKE = {"orders": "file:///lake/orders", "events": "s3a://bucket/events"}
 
@@ -56,7 +60,7 @@ def test_what_is_inside_of_an_output_or_around_it_belongs_to_it() -> None:
         ("delta", "gs://b/x/orders", "append", "- {name: orders-2, delta: {path: 'gs://b/x/orders'}, capture: true}"),
         ("delta", "s3a://b/x", "append", ""),  # Spark's engine may overwrite the log there
         ("parquet", "/lake/x", "append", "- {name: x, slotLog: {path: '/lake/x'}, capture: true}"),
-        ("parquet", "/lake/x", "overwrite", ""),
+        ("parquet", "/lake/x", "overwrite", "- {name: x, slotLog: {path: '/lake/x'}, capture: true}"),
         ("csv", "/lake/x", "append", ""),
         ("delta", "/lake/*", "append", ""),
     ],
@@ -137,6 +141,41 @@ def test_a_write_that_passes_is_named_in_the_result_before_it_runs(tmp_path: Pat
         "a to postgresql://me@db/x",
     )
     assert max(map(len, values)) <= WARNING
+
+
+def test_overwritten_parquet_replaces_the_rows_of_the_slot_log(tmp_path: Path) -> None:
+    """Once: a second driver of the key finds the write and runs nothing. A third write of the script is refused, as ever."""
+    before = granted(tmp_path, "events", idempotencyKey="load-april").job()
+    before.write(table_of(1), "events")
+    attempt, capture = begun(tmp_path)
+    capture._write_slots("events", parquet_of(table_of(2, 3)))
+    again = granted_again(attempt)
+    again._write_slots("events", parquet_of(object()))
+    found = parquet.read_table(Table(tmp_path / "events").files())["n"].to_pylist()
+    assert sorted(cast("list[int]", found)) == [2, 3]
+    assert [slot.mode for slot in Table(tmp_path / "events").slots()] == [WriteMode.OVERWRITE]
+    with pytest.raises(InvalidInput, match=r"output 'events' is written twice by one job"):
+        again._write_slots("events", parquet_of(object()))
+
+
+def parquet_of(frame: Any, **more: Any) -> FrameWrite:
+    return FrameWrite(frame=frame, format="parquet", mode="overwrite", path="events", **more)
+
+
+def granted_again(attempt: Granted) -> ScriptWrites:
+    """The capture of another driver of the same attempt."""
+    job = IdempotentJob.of(attempt.assignment.spec.job)
+    return ScriptWrites(attempt.job(), job.resolved_outputs, warn=False, base=str(attempt.folder))
+
+
+def test_a_dynamic_overwrite_is_not_taken_for_a_static_one(tmp_path: Path) -> None:
+    """It replaces the partitions that it has rows of. Where that cannot be told, the job ends before the rows run."""
+    before = granted(tmp_path, "events", idempotencyKey="load-april").job()
+    before.write(table_of(1), "events")
+    attempt, capture = begun(tmp_path)
+    with pytest.raises(InvalidInput, match=r"in mode OverwritePartitions: the rows of .* lie in folders by no column"):
+        capture._write_slots("events", parquet_of(table_of(2), dynamic=True, partition_by=("n",)))
+    assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
 
 
 def test_an_output_that_the_script_did_not_write_ends_the_job(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deltalake import write_deltalake
+from pyarrow import parquet
 
 from harness.arrow_stage import table_of
 from harness.delta_stage import numbers_in
@@ -28,6 +29,7 @@ from sparkonce.errors import (
 from sparkonce.model.record import Verdict
 from sparkonce.model.spec import Expect
 from sparkonce.sink.protocol import Slot
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.sink.transaction import settle
 
 TRIES = 4
@@ -287,19 +289,59 @@ def test_a_mode_that_the_output_does_not_take_is_refused_before_the_frame_runs(
     assert not (tmp_path / "orders").exists()
 
 
-def test_a_slot_log_only_appends(tmp_path: Path) -> None:
-    """The sentence names what to declare instead."""
+@pytest.mark.parametrize("declared", ["Overwrite", None])
+def test_a_slot_log_is_overwritten(tmp_path: Path, declared: str | None) -> None:
+    """By the mode of the job file, or by the one that the write asks for. A second write of the key finds the first."""
+    before = granted(tmp_path, "orders", idempotencyKey="load-april").job()
+    before.write(table_of(1), "orders")
+    outputs = [{"name": "orders", "slotLog": {"path": "orders"}, **({"mode": declared} if declared else {})}]
+    attempt = granted(tmp_path, outputs=outputs)
+    done = attempt.job().write(table_of(2, 3), "orders", mode=None if declared else "overwrite")
+    assert (done.rows, done.fresh) == (2, True)
+    assert numbers_of(tmp_path / "orders") == [2, 3]
+    assert attempt.job().write(NEVER, "orders").fresh is False
+    assert numbers_of(tmp_path / "orders") == [2, 3]
+
+
+def numbers_of(slot_log: Path) -> list[int]:
+    paths = Table(slot_log).files()
+    return sorted(n for path in paths for n in cast("list[int]", parquet.read_table(path)["n"].to_pylist()))
+
+
+def test_partitions_of_a_slot_log_need_columns(tmp_path: Path) -> None:
+    """The sentence names what to pass, or the mode that needs none."""
     job = granted(tmp_path, "orders").job()
     with pytest.raises(
-        InvalidInput, match=r"^mode='overwrite': output orders is a slotLog, .*declare a delta or iceberg output$"
+        InvalidInput,
+        match=r"^output orders .* in mode OverwritePartitions: it has no partition columns; pass partition_by, or use mode",
     ):
-        job.write(NEVER, "orders", mode="overwrite")
+        job.write(table_of(1), "orders", mode="overwritePartitions")
+    assert not (tmp_path / "orders").exists()
+
+
+@pytest.mark.parametrize("declared", ["Overwrite", None])
+def test_a_transaction_does_not_overwrite_a_slot_log(tmp_path: Path, declared: str | None) -> None:
+    """Its slot is sealed whole, and what it replaces is decided when it is committed. Nothing is staged; the write works outside."""
+    mode = {"mode": declared} if declared else {}
+    attempt = granted(tmp_path, outputs=[{"name": "orders", "slotLog": {"path": "orders"}, **mode}])
+    job = attempt.job()
+    with (
+        pytest.raises(
+            InvalidInput, match=r"^output orders is a slotLog, which no transaction overwrites: .*outside of"
+        ),
+        job.transaction() as tx,
+    ):
+        tx.write(NEVER, "orders", mode=None if declared else "overwrite")
+    assert not (tmp_path / "orders").exists()
+    assert attempt.job().write(table_of(1), "orders", mode=None if declared else "overwrite").rows == 1
 
 
 def test_a_stream_of_an_output_that_overwrites_is_refused(tmp_path: Path) -> None:
     """Each batch would replace the one before."""
-    with pytest.raises(InvalidInput, match=r"mode is Overwrite, and a stream adds its batches"):
-        StreamOutput(delta_job(tmp_path, mode="Overwrite"), "orders", NEVER, restart=False)
+    slots = granted(tmp_path, outputs=[{"name": "orders", "slotLog": {"path": "orders"}, "mode": "Overwrite"}]).job()
+    for job in (delta_job(tmp_path, mode="Overwrite"), slots):
+        with pytest.raises(InvalidInput, match=r"mode is Overwrite, and a stream adds its batches"):
+            StreamOutput(job, "orders", NEVER, restart=False)
 
 
 # --- series --------------------------------------------------------------------------------------------------------------------

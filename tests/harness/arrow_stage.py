@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,23 @@ def arrow_stage(frame: pa.Table, folder: str, _partition_by: Sequence[str] = ())
     return StagedRows(
         rows=frame.num_rows, data_schema=json.dumps({"type": "struct", "fields": fields}), application="arrow"
     )
+
+
+def stage_by_day(frame: pa.Table, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
+    """The same, for rows of `days_of`: a file per row, in the folder that Spark's rows of that day would lie in."""
+    for number, day in enumerate(frame["day"].to_pylist()):
+        _put(
+            f"{folder}/so-group-day={day}" if partition_by else folder,
+            f"part-{number:05d}.parquet",
+            frame.slice(number, 1),
+        )
+    staged = arrow_stage(frame.slice(0, 0), f"{folder}/_empty")
+    return replace(staged, rows=frame.num_rows)
+
+
+def days_of(number: int, days: Sequence[str]) -> Any:
+    """A `pyarrow.Table` with the columns `day` and `n`: the number once for each day."""
+    return pa.table({"day": pa.array(days, pa.string()), "n": pa.array([number] * len(days), pa.int64())})
 
 
 def _put(folder: str, name: str, rows: pa.Table) -> None:

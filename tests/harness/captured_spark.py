@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+import sparkonce
 from harness.delta_spark import session
 from harness.granted import Granted, granted
 from harness.native_spark import threaded
@@ -57,6 +58,10 @@ def main(folder: Path, jars: str) -> None:
     rows = pa.table({"id": pa.array(range(4), pa.int64()), "v": pa.array([0] * 4, pa.int32())})
     # This engine can neither write nor read checkpoints with this Spark (it calls a removed method), so the test has none.
     write_deltalake(str(orders), rows, configuration={"delta.checkpointInterval": "1000"})
+    # What the overwriting write of the script replaces.
+    earlier = granted(folder, "days", idempotencyKey="load-april").job()
+    day: Any = pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int32())})
+    earlier.write(day, "days")
     spark = session(folder, jars)
     from pyspark.sql.functions import expr, lit
 
@@ -66,11 +71,16 @@ def main(folder: Path, jars: str) -> None:
     ]
     outputs += [
         {"name": "events", "slotLog": {"path": "events"}, "capture": True},
+        {"name": "days", "slotLog": {"path": "days"}, "capture": True},
+        {"name": "parts", "slotLog": {"path": "parts"}, "capture": True},
         {"name": "other", "slotLog": {"path": "other"}},
     ]
     attempt = granted(folder, outputs=outputs)
     one: Any = spark.range(50, 51).selectExpr("id", "1 AS v").coalesce(1)
     table = f"delta.`{orders}`"
+    loaded = granted(folder, "parts", idempotencyKey="load-april")
+    parts = loaded.job(sinks=sinks_of(loaded.prepared.job, str(folder)))
+    parts.write(spark.range(2).selectExpr("id", "CAST(id AS INT) AS v"), "parts", partition_by=["v"])
     steps: list[Callable[[], object]] = [
         lambda: spark.sql("CREATE DATABASE IF NOT EXISTS more"),
         lambda: spark.sql(f"CREATE TABLE IF NOT EXISTS known USING delta LOCATION '{orders}'"),
@@ -87,6 +97,8 @@ def main(folder: Path, jars: str) -> None:
         lambda: one.write.format("delta").mode("append").saveAsTable("more.named"),
         lambda: one.write.saveAsTable("managed", format="delta", mode="overwrite"),
         lambda: one.write.parquet("events", compression="gzip"),
+        lambda: one.write.mode("overwrite").format("parquet").partitionBy("v").save("days"),
+        lambda: one.write.option("partitionOverwriteMode", "dynamic").parquet("parts", "overwrite", "v"),
         lambda: one.write.format("noop").mode("overwrite").save(),
     ]
     tables = {name: folder / path for name, path in paths.items()}
@@ -110,7 +122,10 @@ def main(folder: Path, jars: str) -> None:
     facts["partitioned by"] = DeltaTable(str(tables["made"])).metadata().partition_columns
     first.end()
     facts["events"] = len(list((folder / "events").glob("_data/*/*/*.parquet")))
-    facts["ended"] = sorted(name for name in (*DELTA, "events") if attempt.committed(name) is not None)
+    for name in ("days", "parts"):
+        found = sparkonce.read(spark, str(folder / name)).select("id", "v").collect()
+        facts[name] = sorted(tuple(row) for row in found)
+    facts["ended"] = sorted(name for name in (*DELTA, "events", "days", "parts") if attempt.committed(name) is not None)
     before = versions()
     second = captured(attempt)
     replayed(first, second)
@@ -206,7 +221,6 @@ def undeclared(spark: Any, one: Any, folder: Path, table: str) -> dict[str, Call
         "createOrReplace": lambda: one.writeTo("known").createOrReplace(),
         "immediate": lambda: spark.sql("EXECUTE IMMEDIATE 'DELETE FROM known'"),
         "own identifier": lambda: one.write.format("delta").option("txnAppId", "a").mode("append").save("orders"),
-        "parquet over": lambda: one.write.mode("overwrite").parquet("events"),
         "parquet twice": lambda: [one.write.mode("append").parquet("events") for _ in range(2)],
         "parquet option": lambda: one.write.mode("append").option("maxRecordsPerFile", "1").parquet("events"),
         "other output": lambda: one.write.mode("append").parquet("other"),

@@ -27,7 +27,6 @@ from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import Sink, Slot, SlotState
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.layout import files_of
 from sparkonce.sink.slotlog.snapshot import Table
 
 COMMIT_POINTS = (
@@ -55,8 +54,8 @@ def rows_in(table: str) -> list[int]:
     """Every row that a reader of the table sees."""
     view = Table(table)
     rows: list[int] = []
-    for slot in view.slots():
-        for file in run(files_of(view.objects, slot)):
+    for _, files in view.seen():
+        for file in files:
             data = run(view.objects.get(file.path))
             assert data is not None
             rows += cast("list[int]", parquet.read_table(BytesIO(data))["n"].to_pylist())

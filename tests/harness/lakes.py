@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -28,6 +29,8 @@ from sparkonce.sink.delta.sink import DeltaTableSink, open_delta
 from sparkonce.sink.iceberg.sink import IcebergTableSink, open_iceberg
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.protocol import Committed, Declared, SinkKey, Slot, WriteOptions
+from sparkonce.sink.slotlog.sink import SlotLogSink
+from sparkonce.sink.slotlog.snapshot import Table, committed_slots
 from sparkonce.sink.staging import StagedRows
 
 DAYS = Schema(NestedField(1, "day", StringType()), NestedField(2, "n", LongType()))
@@ -40,11 +43,13 @@ def days(**numbers: int | None) -> pa.Table:
     return pa.table({"day": pa.array(names, pa.string()), "n": pa.array(list(numbers.values()), pa.int64())})
 
 
-def by_day(frame: pa.Table, folder: str, partition_by: Sequence[str]) -> StagedRows:
-    """As Spark stages rows of an Iceberg table: a file per partition, in a folder with the partition's name."""
+def by_day(frame: pa.Table, folder: str, partition_by: Sequence[str], *, helper: str = "0") -> StagedRows:
+    """As Spark stages rows of an Iceberg table: a file per partition, in a folder with the partition's name.
+
+    helper: names the partition column in folders."""
     at = Path(folder.removeprefix("file://"))
     for number, row in enumerate(frame.to_pylist()):
-        part = at / f"so-group-0={row['day'] or '__HIVE_DEFAULT_PARTITION__'}" if partition_by else at
+        part = at / f"so-group-{helper}={row['day'] or '__HIVE_DEFAULT_PARTITION__'}" if partition_by else at
         part.mkdir(parents=True, exist_ok=True)
         parquet.write_table(frame.slice(number, 1), part / f"part-{number:05d}.parquet")
     at.mkdir(parents=True, exist_ok=True)
@@ -122,6 +127,50 @@ class DeltaLake(Lake):
         return DeltaTable(str(self.folder)).version()
 
 
+class SlotLake(Lake):
+    """A slot log. It has no other writers than sparkonce, so another key stands for them; DuckDB reads the files that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.others = folder / "orders", 0
+
+    @property
+    def objects(self) -> FolderObjects:
+        return FolderObjects(self.folder, durable=False)
+
+    def sink(self, mode: WriteMode | None = None, series: Series | None = None) -> SlotLogSink:
+        assert series is None
+        return SlotLogSink(self.objects, name="orders", mode=mode, stage=self._staged)
+
+    def _staged(self, frame: pa.Table, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
+        return by_day(frame, folder, partition_by, helper="day")
+
+    def write(self, key: SinkKey, mode: WriteMode | None, frame: pa.Table, *, token: int = 1) -> Slot:
+        sink = self.sink(mode)
+        slot = self.stage(sink, key, frame, token=token)
+        done = run(sink.commit(key, slot))
+        assert isinstance(done, Committed)
+        assert done.slot.nonce == slot.nonce
+        return done.slot
+
+    def rows(self) -> dict[str | None, list[int]]:
+        if not (files := Table(self.folder).files()):
+            return {}
+        return _by_day(duckdb.read_parquet(files, union_by_name=True).to_arrow_table())
+
+    def add(self, frame: pa.Table) -> None:
+        self.others += 1
+        self.write(SinkKey(key_hash=f"other{self.others}", output="orders", generation=1), None, frame)
+
+    def delete(self, predicate: str) -> None:
+        raise NotImplementedError(predicate)
+
+    def forget(self) -> None:
+        """It has no history."""
+
+    def commits(self) -> int:
+        return len(run(committed_slots(self.objects)))
+
+
 class IcebergLake(Lake):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in iceberg_tables.sql_catalog(folder).items():
@@ -162,4 +211,6 @@ def _by_day(table: pa.Table) -> dict[str | None, list[int]]:
 
 
 def lake_of(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    if kind == "slotLog":
+        return SlotLake(folder)
     return DeltaLake(folder) if kind == "delta" else IcebergLake(folder, monkeypatch)

@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -24,12 +25,14 @@ from typing import Any
 import pandas  # noqa: F401, ICN001 - pyarrow imports it at its first table: better once, before the fork
 import pytest
 
-from harness.arrow_stage import arrow_stage, table_of
+from harness.arrow_stage import arrow_stage, days_of, stage_by_day, table_of
 from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import Fenced, OutputUnavailable, SparkonceError
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.open import open_sink
-from sparkonce.sink.protocol import Declared, Sink, SinkKey, Slot
+from sparkonce.sink.protocol import Declared, Sink, SinkKey, Slot, WriteOptions
+from sparkonce.sink.staging import Stager
 
 FINGERPRINT = "f"
 ROWS = 4
@@ -55,6 +58,10 @@ class Plan:
     """URL or path of the table."""
     environment: tuple[tuple[str, str], ...] = ()
     """Environment of the process, with the address of its store. The fork server's own environment may be out of date."""
+    mode: WriteMode | None = None
+    """Of its writes."""
+    days: tuple[str, ...] = ()
+    """A row for each of these days, by which the table is partitioned; empty: `rows_of`."""
     doom: tuple[str, float] | None = None
     """A key, and the seconds after its beginning at which the process is killed unless something else kills it first."""
 
@@ -87,8 +94,18 @@ def sink_in(folder: str) -> Sink:
 
 def sink_at(table: str) -> Sink:
     """A sink without fsync: processes die in these tests, the machine does not."""
+    return _sink_at(table, arrow_stage)
+
+
+def _sink_at(table: str, stage: Stager) -> Sink:
     output = Declared(name="orders", kind="slotLog", location=table)
-    return open_sink(output, base=None, stage=arrow_stage, durable=False)
+    return open_sink(output, base=None, stage=stage, durable=False)
+
+
+def sink_of(plan: Plan) -> Sink:
+    """The sink that the plan's process writes to."""
+    table = plan.table or f"{plan.folder}/table"
+    return _sink_at(table, stage_by_day) if plan.days else sink_at(table)
 
 
 def key_of(name: str) -> SinkKey:
@@ -116,7 +133,7 @@ def carry_out(plan: Plan) -> None:
     dice = random.Random(plan.seed)
     for name in keys_of(plan):
         _tell(plan, name, "begin", None)
-        globals()[f"_{plan.verb}"](plan, name, sink_at(plan.table or f"{plan.folder}/table"), dice)
+        globals()[f"_{plan.verb}"](plan, name, sink_of(plan), dice)
 
 
 def keys_of(plan: Plan) -> Iterator[str]:
@@ -132,7 +149,13 @@ def keys_of(plan: Plan) -> Iterator[str]:
 
 
 def _tell(plan: Plan, name: str, what: str, slot: Slot | None) -> None:
-    line = {"token": plan.token, "key": name, "what": what, "nonce": slot.nonce if slot else None}
+    line = {
+        "token": plan.token,
+        "key": name,
+        "what": what,
+        "nonce": slot.nonce if slot else None,
+        "at": time.monotonic(),
+    }
     descriptor = os.open(plan.answers, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(descriptor, json.dumps(line).encode() + b"\n")
     os.close(descriptor)
@@ -146,7 +169,7 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
         _tell(plan, name, "found", found)
         return
     try:
-        slot = _staged(plan, name, sink)
+        slot = staged(plan, name, sink)
     except (
         SparkonceError,
         OSError,
@@ -164,12 +187,14 @@ def _attempt(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
         _sweep(plan, name, sink, dice)
 
 
-def _staged(plan: Plan, name: str, sink: Sink) -> Slot:
-    return sink.stage(table_of(*rows_of(name)), key_of(name), plan.token, fingerprint=FINGERPRINT)
+def staged(plan: Plan, name: str, sink: Sink) -> Slot:
+    options = WriteOptions(mode=plan.mode, partition_by=("day",) if plan.days else ())
+    frame = days_of(int(name[1:]), plan.days) if plan.days else table_of(*rows_of(name))
+    return sink.stage(frame, key_of(name), plan.token, fingerprint=FINGERPRINT, options=options)
 
 
 def _commit(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
-    decision = run(sink.commit(key_of(name), _staged(plan, name, sink)))
+    decision = run(sink.commit(key_of(name), staged(plan, name, sink)))
     _tell(plan, name, type(decision).__name__, decision.slot)
 
 
@@ -179,7 +204,7 @@ def _fence(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
 
 
 def _abort(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:
-    _tell(plan, name, "abort", run(sink.abort(key_of(name), _staged(plan, name, sink))))
+    _tell(plan, name, "abort", run(sink.abort(key_of(name), staged(plan, name, sink))))
 
 
 def _sweep(plan: Plan, name: str, sink: Sink, dice: random.Random) -> None:

@@ -17,7 +17,8 @@ from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, Result, State
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.snapshot import committed_slots, visible
+from sparkonce.sink.slotlog.snapshot import committed_slots
+from sparkonce.sink.slotlog.visibility import visible
 
 if TYPE_CHECKING:
     from machine.world import World

@@ -1,4 +1,4 @@
-"""Modes that replace rows, on Delta and Iceberg tables: what one commit removes, whoever wrote it, and that it does so once."""
+"""Modes that replace rows, on tables of each kind: what one commit removes, whoever wrote it, and that it does so once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from harness import iceberg_tables
 from harness.delta_stage import delta_stage, numbers_in, transactions
 from harness.delta_tables import ORDERS
-from harness.lakes import DeltaLake, IcebergLake, Lake, days, lake_of
+from harness.lakes import DeltaLake, IcebergLake, Lake, SlotLake, days, lake_of
 from sparkonce.audit.findings import Kind
 from sparkonce.audit.tables import of_table
 from sparkonce.blocking import run
@@ -28,19 +28,29 @@ from sparkonce.sink.delta.sink import open_delta
 from sparkonce.sink.iceberg import snapshot
 from sparkonce.sink.iceberg.files import live
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.protocol import REPLACING_SCHEMA, Committed, Evidence, FencedOff, SinkKey, Stuck, WriteOptions
+from sparkonce.sink.protocol import (
+    OVERWRITING_SCHEMA,
+    REPLACING_SCHEMA,
+    Committed,
+    Evidence,
+    FencedOff,
+    SinkKey,
+    Stuck,
+    WriteOptions,
+)
 
 A, B = (SinkKey(key_hash=name * 4, output="orders", generation=1) for name in "ab")
 OVERWRITE, PARTITIONS = WriteMode.OVERWRITE, WriteMode.OVERWRITE_PARTITIONS
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", "iceberg", "slotLog"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return lake_of(request.param, tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def partitioned(lake: Lake) -> Lake:
+@pytest.fixture(params=["delta", "iceberg", "slotLog"])
+def partitioned(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    lake = lake_of(request.param, tmp_path, monkeypatch)
     lake.partition_by = ("day",)
     return lake
 
@@ -95,9 +105,11 @@ def test_a_lost_reply_overwrites_once(lake: Lake, failpoint: Callable[[str], Non
     lake.add(days(mon=1))
     sink = lake.sink(OVERWRITE)
     slot = lake.stage(sink, A, days(tue=2))
-    point = f"sink.{sink.kind}.commit.{'after' if landed else 'before'}"
-    failpoint(f"{point}=1*raise->off")
-    assert run(sink.commit(A, slot)) == Committed(slot)
+    point = "sink.slots.create" if isinstance(lake, SlotLake) else f"sink.{sink.kind}.commit"
+    failpoint(f"{point}.{'after' if landed else 'before'}=1*raise->off")
+    done = run(sink.commit(A, slot))
+    assert isinstance(done, Committed)
+    assert done.slot.nonce == slot.nonce
     assert lake.rows() == {"tue": [2]}
 
 
@@ -118,7 +130,8 @@ def test_a_rerun_overwrites_the_run_before_and_what_came_after_it(lake: Lake) ->
 
 def test_a_slot_that_overwrites_is_refused_by_releases_without_modes(lake: Lake) -> None:
     """They would append its rows: its schema is one that they do not read. A slot that appends is as it was."""
-    assert lake.write(A, OVERWRITE, days(mon=1)).schema_ == REPLACING_SCHEMA
+    schema = OVERWRITING_SCHEMA if isinstance(lake, SlotLake) else REPLACING_SCHEMA
+    assert lake.write(A, OVERWRITE, days(mon=1)).schema_ == schema
     appended = lake.write(B, WriteMode.APPEND, days(tue=2))
     assert (appended.schema_, appended.mode) == (1, None)
 
@@ -132,6 +145,7 @@ def test_an_audit_finds_nothing_wrong_in_an_overwritten_table(lake: Lake) -> Non
     assert [str(each.kind) for each in of_table(table, now=0.0)] == []
 
 
+@pytest.mark.parametrize("partitioned", ["delta", "iceberg"], indirect=True)
 def test_rows_that_a_partition_overwrite_replaced_are_not_missing(partitioned: Lake) -> None:
     """Once the history has expired that shows how one of A's two partitions was replaced, an audit does not count its rows as missing; rows
     that others deleted of the key that came last it does."""
@@ -170,6 +184,7 @@ def test_a_backfill_of_a_partition_is_no_defect(partitioned: Lake) -> None:
     assert {kind for kind, _ in said} <= {"rewritten", "foreign files"}
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg"], indirect=True)  # nothing deletes rows of a slot log
 def test_rows_that_are_lost_after_an_overwrite_are_found(lake: Lake) -> None:
     """Only commits before the overwrite are excused."""
     lake.write(B, OVERWRITE, days(tue=2))
@@ -246,6 +261,7 @@ def test_a_rerun_replaces_its_partitions_and_those_of_the_run_before(partitioned
     assert partitioned.rows() == {"sun": [0], "mon": [4], "wed": [5]}
 
 
+@pytest.mark.parametrize("partitioned", ["delta", "iceberg"], indirect=True)  # a slot log knows them by its slots
 def test_a_rerun_that_cannot_find_the_rows_of_the_run_before_changes_nothing(partitioned: Lake) -> None:
     """Monday's file is gone (another key replaced it), and the rerun does not write to Monday: whether rows of the run before are still
     there cannot be told from files."""

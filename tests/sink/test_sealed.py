@@ -188,6 +188,14 @@ def test_a_sealed_mode_needs_its_schema(mode: str | None, schema: int) -> None:
         parsed(Intent(token=1, slots={"orders": slot}), "delta")
 
 
+@pytest.mark.parametrize("kind", ["slotLog", "delta"])
+def test_a_sealed_slot_does_not_say_what_it_replaces(kind: str) -> None:
+    """A driver could hide any rows of other jobs by it: what an overwrite replaces is decided where it is committed."""
+    slot = {**sound(kind), "replaces": {"order": 1, "slots": ["_idem/other-orders-g1/0000000001.json"]}}
+    with pytest.raises(InvalidInput, match=r"slots\.orders\.replaces: "):
+        parsed(Intent(token=1, slots={"orders": slot}), kind)
+
+
 @pytest.mark.parametrize("position", ["2024-05-01", "", "9" * 16, "tomorrow", "\uff11"])
 def test_a_sealed_place_has_a_position_that_a_job_could_have(position: str) -> None:
     """A table stores it as a number of 15 digits."""

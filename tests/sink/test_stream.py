@@ -17,7 +17,8 @@ from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import STREAM_SCHEMA, AlreadyCommitted, Committed, FencedOff, SinkKey, Slot, StreamPart
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.sink import SlotLogSink
-from sparkonce.sink.slotlog.snapshot import Table, decided, visible, write_snapshot
+from sparkonce.sink.slotlog.snapshot import Table, decided, write_snapshot
+from sparkonce.sink.slotlog.visibility import visible
 from sparkonce.sink.stream import Chain, mark
 
 BY: dict[str, Any] = {"fingerprint": "f", "by": "settle"}

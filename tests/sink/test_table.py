@@ -29,9 +29,9 @@ from sparkonce.sink.slotlog.snapshot import (
     committed_slots,
     decided,
     missing_files,
-    visible,
     write_snapshot,
 )
+from sparkonce.sink.slotlog.visibility import visible
 
 # --- the pure rule -----------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def to_read(table: Inventory) -> list[CommittedFile]:
         for effect in table.effects
         if effect.visible
         for file in effect.files
-        if table.kind == OWN or file.path in live
+        if file.path in live or (table.kind == OWN and effect.slot.sink_key not in table.hidden)
     ]
 
 
@@ -258,7 +258,7 @@ def _hidden(table: Inventory) -> Iterator[Finding]:
         found = table.hidden.get(effect.slot.sink_key)
         if not effect.visible or not (hidden or found):
             continue
-        if table.kind == OWN:
+        if table.kind == OWN and found is None:
             said = f"{_name(effect)}: readers do not see {_some(hidden)}"
             todo = "delete the newest snapshot in _idem/_snapshot: it contradicts the slots"
             yield _finding(table, Kind.HIDDEN_ROWS, effect.slot.sink_key, said, todo=todo, effect=effect)

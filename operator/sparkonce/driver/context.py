@@ -455,6 +455,11 @@ class Transaction:
                 "a transaction writes inside its own block: `with job.transaction() as tx:`; nothing was staged"
             )
         chosen = _mode(sink, mode)
+        if sink.kind == "slotLog" and (chosen or sink.mode) not in (None, WriteMode.APPEND):
+            raise InvalidInput(
+                f"output {output} is a slotLog, which no transaction overwrites: what is replaced would be decided when the transaction is "
+                "sealed and not when it is committed; write it outside of the block, or declare a delta or iceberg output"
+            )
         self._broken.add(output)
         if (found := job._committed(sink, key)) is not None:  # noqa: SLF001 - see above
             self.written[output] = found
@@ -539,10 +544,6 @@ def _mode(sink: Sink, asked: str | None) -> WriteMode | None:
     if sink.mode not in (None, mode):
         raise InvalidInput(
             f"mode={asked!r} contradicts spec.outputs[{sink.name}].mode, which is {sink.mode}; leave one of them out"
-        )
-    if sink.kind == "slotLog" and mode is not WriteMode.APPEND:
-        raise InvalidInput(
-            f"mode={asked!r}: output {sink.name} is a slotLog, which only appends; declare a delta or iceberg output"
         )
     return mode
 

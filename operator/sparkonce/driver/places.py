@@ -18,7 +18,7 @@ from sparkonce.sink.objects.location import local_folder, on_store
 
 SHOWN = 500
 """Characters of a command and its location in a sentence."""
-_APPENDS = ("append", "errorifexists", "ignore")
+_MODES = ("append", "overwrite", "errorifexists", "ignore")
 _FIELD = ""  # of a job; the sentence is not shown
 
 
@@ -55,7 +55,7 @@ def line_for(kind: str, location: str, mode: str, taken: Collection[str], *, bas
         return ""
     if kind == "delta" and not url.startswith("s3a://"):  # there Spark's engine may overwrite entries of the log
         field = "delta"
-    elif kind == "parquet" and mode in _APPENDS:
+    elif kind == "parquet" and mode in _MODES:
         field = "slotLog"
     else:
         return ""

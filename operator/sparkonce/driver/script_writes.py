@@ -3,8 +3,9 @@
 
 The calls of PySpark are recognised while the script runs (`statements`). A write to a captured Delta table is a statement of that output's
 native block, which opens with the first one and ends when the script has ended; Parquet written to a captured slot log goes through
-`job.write`. Everything else that would write is the job's error: it is reported as permanent, since another attempt would do the same, and
-raised in the script. A script that catches the error does not get away with it: it is raised again when the script ends.
+`job.write`, appended or overwritten. Everything else that would write is the job's error: it is reported as permanent, since another
+attempt would do the same, and raised in the script. A script that catches the error does not get away with it: it is raised again when the
+script ends.
 
 Reading is never disturbed, nor are temporary views, settings and caches.
 
@@ -45,7 +46,7 @@ from sparkonce.driver.statements import (
     take_write,
 )
 from sparkonce.errors import InvalidInput, OutputUnsupported, SparkonceError, UndeclaredOutput
-from sparkonce.model.spec import Output
+from sparkonce.model.spec import Output, WriteMode
 from sparkonce.sink.native import TakesStatements
 from sparkonce.sink.staging import CONNECT
 
@@ -62,8 +63,8 @@ UNDECLARED = "undeclaredWrites"
 """Name of the result's value that lists them."""
 _NOTHING = ("noop",)
 """Formats that write nothing."""
-_PARQUET = frozenset({"compression", "path"})
-"""Options of a Parquet writer that a slot log may leave out: they change neither rows nor what readers see."""
+_PARQUET = frozenset({"compression", "path", "partitionoverwritemode"})
+"""Options of a Parquet writer that a slot log may leave out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`."""
 
 
 _SECRETS = re.compile("[?;]")
@@ -406,13 +407,8 @@ class ScriptWrites:
         if odd:
             self._fail(_unfit(name, f"a write of Parquet with the options {', '.join(odd)}"))
         mode = write.mode
-        if mode == "overwrite":
-            self._fail(
-                InvalidInput(
-                    f"the script overwrites the Parquet of output {name}, and a slotLog only appends; no kind of output takes overwritten "
-                    "Parquet. It was not run"
-                )
-            )
+        if mode == "overwrite" and write.dynamic:
+            mode = str(WriteMode.OVERWRITE_PARTITIONS)
         if mode in ("errorifexists", "ignore"):
             sink, key = self._job._sink(name)
             others = run(sink.find(key)) is None and any(run(sink.inventory()).effects)
@@ -498,7 +494,7 @@ def _shape(statement: Statement) -> str:
 
 def _unfit(name: str, what: str) -> InvalidInput:
     return InvalidInput(
-        f"output {name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to a delta table, or appended Parquet to a slotLog, "
+        f"output {name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to a delta table, or Parquet to a slotLog, "
         f"and not {what}; it was not run"
     )
 

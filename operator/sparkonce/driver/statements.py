@@ -78,6 +78,8 @@ class FrameWrite:
     partition_by: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     """Names of the options that were set on the writer, in lower case."""
+    dynamic: bool = False
+    """Whether mode overwrite replaces only the partitions that it has rows of (Spark's `partitionOverwriteMode`)."""
     append: Callable[[], Any] | None = None
     """The same write in mode append; None: of `writeTo`."""
 
@@ -472,6 +474,7 @@ def take_write(
         path=path,
         partition_by=tuple(map(str, columns)),
         options=tuple(str(each._1()).lower() for each in _items(jvm.extraOptions().toSeq())),  # noqa: SLF001 - a pair of Scala's
+        dynamic=bool(columns) and _partition_mode(writer) == "dynamic",
         append=call.append,
         **made,
     )
@@ -504,6 +507,13 @@ def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callab
         write=write,
         call=call,
     )
+
+
+def _partition_mode(writer: Any) -> str:
+    """Which rows of a partitioned folder mode overwrite replaces: the writer's own option comes before the session's setting."""
+    asked = _option(writer, "partitionOverwriteMode")
+    setting = writer._spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")  # noqa: SLF001 - see `take_write`
+    return str(asked if asked is not None else setting).lower()
 
 
 def _option(writer: Any, name: str) -> str | None:

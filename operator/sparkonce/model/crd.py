@@ -171,10 +171,6 @@ def _mode_rules() -> list[Schema]:
     appends = "!has(self.mode) || self.mode == 'Append'"
     return [
         {
-            "rule": f"{appends} || !has(self.slotLog)",
-            "message": "mode must be Append for a slotLog; declare a delta or iceberg output to overwrite",
-        },
-        {
             "rule": f"{appends} || !has(self.onRerun) || self.onRerun == 'Replace'",
             "message": "onRerun must be Replace, or absent, beside a mode that overwrites",
         },

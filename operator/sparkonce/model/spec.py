@@ -131,7 +131,7 @@ class Output(ResourceModel):
     """An Iceberg table."""
     mode: WriteMode | None = None
     """What a commit does to the rows that are there: keeps them (Append), replaces all (Overwrite), or replaces those of the partitions
-    that it writes to (OverwritePartitions). Without it the job's code may choose, and appends if it does not. Slot logs only append."""
+    that it writes to (OverwritePartitions). Without it the job's code may choose, and appends if it does not."""
     on_rerun: OnRerun = OnRerun.REPLACE
     """What readers see after a rerun: the newest generation alone, or all of them."""
     expect: Expect = Expect()
@@ -158,12 +158,8 @@ class Output(ResourceModel):
             problems.append((("capture",), "must be absent for an iceberg table; write it with job.write()"))
         if self.capture and self.mode is not None:
             problems.append((("mode",), "must be absent beside capture: the script's own writes say what they do"))
-        elif self.mode not in (None, WriteMode.APPEND):
-            if self.slot_log is not None:
-                sentence = "must be Append for a slotLog; declare a delta or iceberg output to overwrite"
-                problems.append((("mode",), sentence))
-            elif self.on_rerun is not OnRerun.REPLACE:
-                problems.append((("onRerun",), f"must be Replace, or absent, beside mode {self.mode}"))
+        elif self.mode not in (None, WriteMode.APPEND) and self.on_rerun is not OnRerun.REPLACE:
+            problems.append((("onRerun",), f"must be Replace, or absent, beside mode {self.mode}"))
         if self.capture and self.delta is not None and self.expect != Expect():
             sentence = "must be absent beside capture of a delta table: Spark commits rows before they could be checked"
             problems.append((("expect",), sentence))

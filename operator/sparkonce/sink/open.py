@@ -71,7 +71,7 @@ def open_sink(output: Declared, *, base: str | None, stage: Stager | None = None
     objects = objects_at(output.location, base=base, field=f"{_path(output)}.path", durable=durable)
     if output.kind == DELTA:
         return _delta(output, objects, stage=stage)
-    return SlotLogSink(objects, name=output.name, on_rerun=output.on_rerun, stage=stage)
+    return SlotLogSink(objects, name=output.name, on_rerun=output.on_rerun, mode=output.mode, stage=stage)
 
 
 def _path(output: Declared) -> str:

@@ -45,7 +45,10 @@ NATIVE_SCHEMA = 6
 BRANCH_SCHEMA = 7
 """Schema of a slot whose files are those of a native block on a branch (`Slot.branch`): a release that does not know them would let a rerun
 remove them, with rows of others that they hold."""
-NEWEST_SCHEMA = BRANCH_SCHEMA
+OVERWRITING_SCHEMA = 8
+"""Schema of a slot that replaces other slots of its slot log (`Slot.replaces`): a release that does not know it would show rows that the
+table does not have any more."""
+NEWEST_SCHEMA = OVERWRITING_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
@@ -235,6 +238,26 @@ class BranchMark(Value):
     """Whether a MERGE is among its statements. Iceberg records one that only inserts as an append, although it read the table."""
 
 
+class NamedSlots(Value):
+    """The list of the slots that a slot replaces when they are too many for it: a create-once object in the output's own store."""
+
+    path: str
+    """Relative to the table, with `/`. Its content is the JSON list of the slots' paths."""
+    digest: str
+    """SHA-256 (hex) of that content."""
+    slots: int
+
+
+class Replacement(Value):
+    """What a slot replaces that overwrites a slot log (see `sparkonce.sink.slotlog.visibility`)."""
+
+    order: int
+    """Its place among the slots of the table that overwrite; of equal ones the sink key decides."""
+    slots: tuple[str, ...] = ()
+    """Paths of the slots that were visible when it was made. Empty where `listing` is set."""
+    listing: NamedSlots | None = None
+
+
 class Slot(Value):
     """One decision, as stored in the output: canonical JSON, so that a roll-forward writes the same bytes."""
 
@@ -252,6 +275,8 @@ class Slot(Value):
     on_rerun: OnRerun = OnRerun.REPLACE
     mode: WriteMode | None = None
     """What its commit replaces besides the generations before; None: nothing (Append)."""
+    replaces: Replacement | None = None
+    """Of a committed slot of a slot log with a mode: the slots that were visible just before it was created."""
     place: SeriesPlace | None = None
     """Set if the key is part of a series."""
     skipped: str | None = None
@@ -566,8 +591,8 @@ class Inventory:
     unreadable: tuple[str, ...] = ()
     """A sentence for each piece of evidence that does not parse."""
     hidden: Mapping[str, Found] = field(default_factory=dict)
-    """Sink key -> what became of its rows, for visible effects with files that readers do not see (Delta, Iceberg). Changes are named
-    all, however many."""
+    """Sink key -> what became of its rows, for visible effects with files that readers do not see. Changes are named all, however many
+    (Delta, Iceberg). Of a slot log: where overwrites of partitions hide these files."""
     unexplained: Mapping[str, int] = field(default_factory=dict)
     """Sink key -> rows of those files that no known commit changed: they are in other files, or the history ends too early. Without the
     rows that another key's commit may have replaced (`overwritten`)."""

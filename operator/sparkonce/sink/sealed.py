@@ -133,6 +133,8 @@ def _check_identity(slot: Slot, where: str, key: SinkKey, *, token: int, fingerp
         raise _invalid(f"{where}.schema", f"{slot.schema_} is not the schema of such a slot")
     if slot.stream is not None:
         raise _invalid(f"{where}.stream", "a transaction contains no stream")
+    if slot.replaces is not None:
+        raise _invalid(f"{where}.replaces", "what an overwrite replaces is decided when it is committed")
     if slot.branch is not None:
         raise _invalid(f"{where}.branch", "a transaction contains no native block")
     if not _NONCE.fullmatch(slot.nonce):

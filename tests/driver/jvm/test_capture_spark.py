@@ -20,15 +20,17 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.spark
 def test_each_write_is_in_its_table_once(facts: dict[str, Any]) -> None:
-    """By path, by name, into tables that the script makes, Parquet in a slot log; a second driver of the attempt changes nothing."""
+    """By path, by name, into tables that the script makes, Parquet in slot logs, one of which it overwrites; a second driver of the attempt
+    changes nothing."""
     assert facts["left"] == {
         "orders": [[0, 7], [1, 0], [2, 0], [3, 0], [4, 9], [50, 2], [50, 2]],
         "made": [[50, 1]],
         "named": [[50, 1], [50, 1]],
         "managed": [[50, 1]],
     }
-    assert (facts["partitioned by"], facts["events"]) == (["v"], 1)
-    assert facts["ended"] == ["events", "made", "managed", "named", "orders"]
+    assert (facts["partitioned by"], facts["events"], facts["days"]) == (["v"], 1, [[50, 1]])
+    assert facts["parts"] == [[0, 0], [50, 1]]
+    assert facts["ended"] == ["days", "events", "made", "managed", "named", "orders", "parts"]
     assert facts["issued twice"] == [True, True]
 
 

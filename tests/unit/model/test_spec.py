@@ -78,10 +78,6 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
         {("spec", "outputs", 0): {"name": "a"}},
         "spec.outputs[0]: must have exactly one of slotLog, delta and iceberg; none",
     ),
-    (
-        {("spec", "outputs", 0, "mode"): "Overwrite"},
-        "spec.outputs[0].mode: must be Append for a slotLog; declare a delta",
-    ),
     ({("spec", "outputs", 0, "mode"): "overwrite"}, "spec.outputs[0].mode: must be"),
     (
         {

@@ -14,17 +14,18 @@ the others are read. The snapshot alone would not do: it outlives the slots in i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
 from sparkonce.sink.objects.protocol import Listed, TableObjects
-from sparkonce.sink.protocol import CommittedFile, Effect, Inventory, SinkKey, Slot, SlotState, StagedFolder
+from sparkonce.sink.protocol import CommittedFile, Effect, Found, Inventory, SinkKey, Slot, SlotState, StagedFolder
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.layout import FILE_LIST, files_of
-from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, newest_snapshot, visible
+from sparkonce.sink.slotlog.layout import files_of, replaced_by
+from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, listed_after_overwrites, newest_snapshot, replaced_verdict
+from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, is_listed, path_of, visible
 from sparkonce.sink.stream import Chain
 
 THREADS = 8
@@ -33,13 +34,15 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class _ReadSlot:
-    """One slot object: its slot and files, or why it cannot be read."""
+    """One slot object: its slot, its files and the slots that it replaces, or why it cannot be read."""
 
     path: str
     sink_key: str
     token: int
     slot: Slot | None = None
     files: tuple[CommittedFile, ...] = ()
+    replaced: tuple[str, ...] = ()
+    """Paths."""
     unreadable: str = ""
 
 
@@ -63,6 +66,14 @@ class _SlotSet:
                 self.closed.add((each.sink_key, each.token))
 
     @property
+    def extents(self) -> Extents:
+        return {
+            each.path: Extent.of(each.slot, each.replaced, each.files)
+            for each in self.committed.values()
+            if each.slot is not None and each.slot.replaces is not None
+        }
+
+    @property
     def known(self) -> set[tuple[str, int]]:
         return {*self.committed, *self.closed, *((each.sink_key, each.token) for each in self.unreadable)}
 
@@ -74,33 +85,54 @@ async def inventory(objects: TableObjects, kind: str) -> Inventory:
         OutputUnavailable: the store did not answer.
     """
     listed = [each.path for each in await objects.list(layout.SLOTS)]
-    slots = _read_all(objects, (path for path in listed if layout.is_slot(path)))
+    slots = await _read_all(objects, [path for path in listed if layout.is_slot(path)])
     readers_see = await _readers_see(objects, slots, listed)
     # Empty objects are markers (`_SUCCESS`, S3A's folder markers) and hold no rows. Without a slot the folder may be anything.
     found = [each for each in await objects.list("" if listed else layout.DATA) if each.bytes]
     data = [each for each in found if each.path.startswith(f"{layout.DATA}/")]
-    shown = {
-        (slot.sink_key, slot.token) for slot in visible(each.slot for each in slots.committed.values() if each.slot)
-    }
+    effects, hidden = _effects(slots, set(readers_see))
     return Inventory(
         kind=kind,
         uri=objects.uri,
-        effects=tuple(
-            Effect(slot=each.slot, files=each.files, commit=each.path, visible=at in shown)
-            for at, each in sorted(slots.committed.items())
-            if each.slot is not None
-        ),
+        effects=effects,
         staged=tuple(_folders(data, slots)),
         live=readers_see,
         unreadable=tuple(each.unreadable for each in slots.unreadable),
+        hidden=hidden,
         uncommitted={each.path: each.bytes for each in _uncommitted(found, slots)},
     )
 
 
-def _read_all(objects: TableObjects, paths: Iterable[str]) -> _SlotSet:
+def _effects(slots: _SlotSet, live: Collection[str]) -> tuple[tuple[Effect, ...], dict[str, Found]]:
+    """The committed slots, and `Inventory.hidden` of those of which overwrites hide some partitions: of those that readers see as the slots
+    say. live: the files that readers see."""
+    committed = [each.slot for each in slots.committed.values() if each.slot is not None]
+    hiding = Hiding.of(committed, slots.extents)
+    seen = {path_of(slot) for slot in visible(committed, slots.extents)}
+    effects: list[Effect] = []
+    hidden: dict[str, Found] = {}
+    for _, each in sorted(slots.committed.items()):
+        if each.slot is None:
+            continue
+        shown = hiding.shown(each.slot, each.files) if each.path in seen else None
+        effects.append(Effect(slot=each.slot, files=each.files, commit=each.path, visible=shown is not None))
+        by = [hiding.first(each.slot, file) for file in each.files] if shown and len(shown) < len(each.files) else []
+        said = replaced_verdict(filter(None, by))
+        if said is not None and {file.path for file in shown or ()} == {file.path for file in each.files} & set(live):
+            hidden[each.sink_key] = said
+    return tuple(effects), hidden
+
+
+async def _read_all(objects: TableObjects, paths: Sequence[str]) -> _SlotSet:
     slots = _SlotSet()
-    with ThreadPoolExecutor(THREADS) as pool:
-        slots.add(pool.map(lambda path: blocking.run(_read(objects, path)), paths))
+
+    def overwrites(paths: Sequence[str]) -> bool:
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = list(pool.map(lambda path: blocking.run(_read(objects, path)), paths))
+        slots.add(found)
+        return any(each is not None and each.slot is not None and each.slot.replaces is not None for each in found)
+
+    await listed_after_overwrites(objects, paths, (), read=overwrites)
     return slots
 
 
@@ -112,9 +144,10 @@ async def _read(objects: TableObjects, path: str) -> _ReadSlot | None:
     try:
         slot = layout.decode(data, where=objects.where(path), sink_key=sink_key, token=token)
         files = CommittedFile.all_of(await files_of(objects, slot))
+        replaced = await replaced_by(objects, slot)
     except OutputCorrupt as error:
         return _ReadSlot(path, sink_key, token, unreadable=str(error))
-    return _ReadSlot(path, sink_key, token, slot, files)
+    return _ReadSlot(path, sink_key, token, slot, files, replaced)
 
 
 async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]) -> tuple[str, ...]:
@@ -128,15 +161,35 @@ async def _readers_see(objects: TableObjects, slots: _SlotSet, listed: list[str]
     }
     files: dict[str, tuple[CommittedFile, ...]] = {each.path: each.files for each in slots.committed.values()}
     seen: list[str] = []
-    for slot in visible((by_path | committed).values()):
+    shown = by_path | committed
+    extents = await _extents(objects, slots, shown)
+    hiding = Hiding.of(shown.values(), extents)
+    for slot in visible(shown.values(), extents):
         path = layout.slot_path(slot.sink_key, slot.token)
         if path not in files:
             try:
                 files[path] = CommittedFile.all_of(await files_of(objects, slot))
             except OutputCorrupt as error:
                 slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
-        seen += (file.path for file in files.get(path, ()))
+        seen += (file.path for file in hiding.shown(slot, files.get(path, ())) or ())
     return tuple(seen)
+
+
+async def _extents(objects: TableObjects, slots: _SlotSet, shown: dict[str, Slot]) -> Extents:
+    """What overwrites replace that a reader takes from lists: nothing where a list cannot be read."""
+    found: dict[str, Extent] = {}
+    known = slots.extents
+    for path, slot in shown.items():
+        if not is_listed(slot):
+            continue
+        try:
+            found[path] = known.get(path) or Extent.of(
+                slot, await replaced_by(objects, slot), await files_of(objects, slot)
+            )
+        except OutputCorrupt as error:
+            found[path] = Extent.of(slot, (), ())
+            slots.unreadable.append(_ReadSlot(path, slot.sink_key, slot.token, unreadable=str(error)))
+    return found
 
 
 def _uncommitted(found: Iterable[Listed], slots: _SlotSet) -> Iterator[Listed]:
@@ -179,7 +232,7 @@ def _folders(data: Iterable[Listed], slots: _SlotSet) -> Iterable[StagedFolder]:
             sink_key=sink_key,
             token=named[0],
             nonce=named[1],
-            files=sum(not each.path.endswith(f"/{FILE_LIST}") for each in objects),
+            files=sum(not each.path.rpartition("/")[2].startswith("_") for each in objects),
             bytes=sum(each.bytes for each in objects),
             unreachable=decided and not own and sink_key not in unreadable,
             modified=max(each.modified for each in objects),

@@ -2,8 +2,10 @@
 
     <table>/_idem/<sink key>/<token>.json             one slot
     <table>/_idem/_snapshot/<n>.json                  lists of decided slots: a cache for readers
+    <table>/_idem/_overwritten/table.json             exists if a slot may replace others: tells probes to look at all slots
     <table>/_data/<sink key>/<token>-<nonce>/*.parquet   the files of one write
     <table>/_data/<sink key>/<token>-<nonce>/_files.json   their list, when the slot is too small for it
+    <table>/_data/<sink key>/<token>-<nonce>/_replaced-<digest>.json   likewise, the list of the slots that an overwrite replaces
     <table>/_streams/<sink key>/                      default location of a stream's Spark checkpoint
 
 Tokens and snapshot numbers have ten digits, so that names sort in numeric order. All folders begin with an underscore, which Spark's own
@@ -23,27 +25,45 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import rfc8785
 from pydantic import TypeAdapter, ValidationError
 
 from sparkonce.errors import OutputCorrupt, OutputUnavailable
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import FILES_IN_SLOT, LISTED_SCHEMA, NEWEST_SCHEMA, DataFile, Listing, SinkKey, Slot
+from sparkonce.sink.protocol import (
+    FILES_IN_SLOT,
+    LISTED_SCHEMA,
+    NEWEST_SCHEMA,
+    OVERWRITING_SCHEMA,
+    DataFile,
+    Listing,
+    NamedSlots,
+    Replacement,
+    SinkKey,
+    Slot,
+)
+
+T = TypeVar("T")
 
 SLOTS = "_idem"
 DATA = "_data"
 SNAPSHOTS = f"{SLOTS}/_snapshot"
+OVERWRITTEN = f"{SLOTS}/_overwritten"
 STAGING_DEPTH = 3
 """Components of a staging folder's path; Spark names everything below."""
 CHECKPOINTS = "_streams"
 FILE_LIST = "_files.json"
 """The leading underscore makes Spark and `sink.staging` skip it."""
+REPLACED_IN_SLOT = 32
+"""Maximum number of replaced slots named in the slot itself, as `FILES_IN_SLOT`."""
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
 _FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")
 _FILES = TypeAdapter(tuple[DataFile, ...])
+_PATHS = TypeAdapter(tuple[str, ...])
 
 
 def slots_folder(key: SinkKey | str) -> str:
@@ -147,11 +167,7 @@ async def with_files(objects: TableObjects, slot: Slot, folder: str, files: tupl
     if len(files) <= FILES_IN_SLOT:
         return slot.model_copy(update={"files": files})
     path, data = f"{folder}/{FILE_LIST}", rfc8785.dumps([file.dump() for file in files])
-    # Only this write uses the folder: an existing list is our own, created by a request whose reply was lost.
-    if not await objects.create(path, data) and await objects.get(path) != data:
-        raise OutputUnavailable(
-            f"{objects.where(path)} holds another list of files; nothing was committed, run it again"
-        )
+    await _put(objects, path, data)
     size = sum(file.bytes for file in files)
     listing = Listing(path=path, digest=hashlib.sha256(data).hexdigest(), files=len(files), bytes=size)
     return slot.model_copy(update={"listing": listing, "schema_": LISTED_SCHEMA})
@@ -166,14 +182,78 @@ async def files_of(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...]:
     """
     if slot.listing is None:
         return slot.files
-    data = await objects.get(slot.listing.path)
-    where = objects.where(slot.listing.path)
-    if data is None or hashlib.sha256(data).hexdigest() != slot.listing.digest:
+    remedy = "restore it from a backup, or rerun the job that wrote it"
+    return await _listed(objects, slot.listing, _FILES, what="list of files", remedy=remedy)
+
+
+async def with_replaced(objects: TableObjects, slot: Slot, folder: str, *, order: int, replaced: Sequence[str]) -> Slot:
+    """The slot of an overwrite with these slots that it replaces, listed in a separate object if they are many.
+
+    Raises:
+        OutputUnavailable: the list may have been written; no slot names it.
+    """
+    given = tuple(replaced)
+    if len(given) <= REPLACED_IN_SLOT:
+        replaces = Replacement(order=order, slots=given)
+    else:
+        data = rfc8785.dumps(list(given))
+        digest = hashlib.sha256(data).hexdigest()
+        path = f"{folder}/_replaced-{digest[:32]}.json"  # a commit that is tried again may replace other slots
+        await _put(objects, path, data)
+        replaces = Replacement(order=order, listing=NamedSlots(path=path, digest=digest, slots=len(given)))
+    return slot.model_copy(update={"replaces": replaces, "schema_": OVERWRITING_SCHEMA})
+
+
+async def replaced_by(objects: TableObjects, slot: Slot) -> tuple[str, ...]:
+    """Paths of the slots that a slot names as replaced, read from their list if it has one.
+
+    Raises:
+        OutputCorrupt: the list is missing, or is not the committed one.
+        OutputUnavailable: the store did not answer.
+    """
+    if slot.replaces is None:
+        return ()
+    if slot.replaces.listing is None:
+        return slot.replaces.slots
+    remedy = "restore it from a backup: until then it cannot be told which rows the table has"
+    return await _listed(objects, slot.replaces.listing, _PATHS, what="list of replaced slots", remedy=remedy)
+
+
+async def mark_overwritten(objects: TableObjects) -> None:
+    """Notes that slots of this table may replace others, durably and before the first of them is created: probes look at the slots of other
+    keys only then. Nothing else depends on it.
+
+    Raises:
+        OutputUnavailable: unknown; the note may exist.
+    """
+    path = f"{OVERWRITTEN}/table.json"
+    if not await objects.create(path, b"{}"):
+        await objects.persist([path])
+
+
+async def _put(objects: TableObjects, path: str, data: bytes) -> None:
+    """Creates a list in the folder of its write, durably. Only this write uses the folder: an existing list with this content is our own,
+    created by a request whose reply was lost.
+
+    Raises:
+        OutputUnavailable: the list may have been written, or another one is there.
+    """
+    if await objects.create(path, data):
+        return
+    if await objects.get(path) != data:
+        raise OutputUnavailable(f"{objects.where(path)} holds another list; nothing was committed, run it again")
+    await objects.persist([path])
+
+
+async def _listed(
+    objects: TableObjects, listing: Listing | NamedSlots, kind: TypeAdapter[T], *, what: str, remedy: str
+) -> T:
+    data = await objects.get(listing.path)
+    where = objects.where(listing.path)
+    if data is None or hashlib.sha256(data).hexdigest() != listing.digest:
         problem = "is gone" if data is None else "is not the one that was committed"
-        raise OutputCorrupt(
-            f"the list of files {where} {problem}; restore it from a backup, or rerun the job that wrote it"
-        )
+        raise OutputCorrupt(f"the {what} {where} {problem}; {remedy}")
     try:
-        return _FILES.validate_json(data)
+        return kind.validate_json(data)
     except ValidationError:
-        raise OutputCorrupt(f"the list of files {where} cannot be read by this version; upgrade sparkonce") from None
+        raise OutputCorrupt(f"the {what} {where} cannot be read by this version; upgrade sparkonce") from None

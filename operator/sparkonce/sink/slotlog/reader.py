@@ -31,10 +31,10 @@ from sparkonce import blocking
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted
 from sparkonce.sink.groups import COLLATIONS, HELPER, NULL, is_plain, named, quoted
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import DataFile, Slot
+from sparkonce.sink.protocol import DataFile
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.layout import files_of
-from sparkonce.sink.slotlog.snapshot import Table, missing_files
+from sparkonce.sink.slotlog.snapshot import Table, missing_of
+from sparkonce.sink.slotlog.visibility import Shown, path_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,14 +61,14 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
         InvalidInput: not a valid location, or slots whose columns cannot be merged.
         OutputUnsupported: a scheme that is not supported.
     """
-    objects, slots = _complete_slots(path)
+    objects, seen = _complete(path)
     where = objects.where("").rstrip("/")
-    schemas = [(layout.slot_path(slot.sink_key, slot.token), slot.data_schema) for slot in slots if slot.data_schema]
-    schema = merged(schemas, where=where) if len(schemas) == len(slots) else None
+    schemas = [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
+    schema = merged(schemas, where=where) if len(schemas) == len(seen) else None
     types = {} if schema is None else {each["name"]: each for each in schema["fields"]}
     scans: dict[Partitioning, list[str]] = {}
-    for slot in slots:
-        for file in blocking.run(files_of(objects, slot)):
+    for _, found in seen:
+        for file in found:
             scans.setdefault(partitioning(file, types), []).append(objects.where(file.path))
     return _frame(spark, scans, schema, base=objects.where(layout.DATA))
 
@@ -81,8 +81,8 @@ def files(path: str | Path) -> list[str]:
     Raises:
         SparkonceError: as for `read`.
     """
-    objects, slots = _complete_slots(path)
-    return [objects.where(file.path) for slot in slots for file in blocking.run(files_of(objects, slot))]
+    objects, seen = _complete(path)
+    return [objects.where(file.path) for _, found in seen for file in found]
 
 
 def partitioning(file: DataFile, types: Mapping[str, Any]) -> Partitioning:
@@ -105,21 +105,21 @@ def _told_by_folder(name: str, field: Mapping[str, Any] | None) -> bool:
     return bool(_CAST.match(field["type"])) and (name == NULL or is_plain(name))
 
 
-def _complete_slots(path: str | Path) -> tuple[TableObjects, list[Slot]]:
-    """The visible slots, once all their files are known to exist."""
+def _complete(path: str | Path) -> tuple[TableObjects, Shown]:
+    """The visible slots with the files that readers see, once those are known to exist."""
     table = Table(str(path))
-    objects, slots = table.objects, table.slots()
+    objects, seen = table.objects, table.seen()
     where = objects.where("").rstrip("/").removeprefix("file://")
-    if not slots:
+    if not seen:
         raise NothingCommitted(
             f"no job has committed anything to {where} yet; run one that declares it as an output, or check the path"
         )
-    if missing := blocking.run(missing_files(objects, slots)):
+    if missing := blocking.run(missing_of(objects, (file for _, found in seen for file in found))):
         raise FilesMissing(
             f"{len(missing)} committed file(s) of {where} are missing or changed, the first is {missing[0]}; "
             "restore them from a backup, or rerun the job that wrote them"
         )
-    return objects, slots
+    return objects, seen
 
 
 def _frame(

@@ -8,6 +8,10 @@ a clock. It does not rely on listings either: a slot that looks empty is filled,
 A lost reply proves nothing. The slot is read, and if it is still empty the same create is sent again; the nonce, drawn per write,
 distinguishes our own slot from that of a process with the same token.
 
+An overwrite (`Slot.mode`) looks at the table once its lower slots are filled, and its slot says what it replaces (`visibility`). Each
+attempt and each call of `commit` looks anew; within one call a create is repeated with the same bytes. If one write has sent several, the
+one that is in the slot holds.
+
 Locks, leases and renames were rejected: a frozen process still believes it holds the lock, and a rename replaces an existing object.
 """
 
@@ -19,7 +23,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
-from sparkonce.errors import OutputUnavailable, SparkonceError
+from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import stream
@@ -33,21 +37,32 @@ from sparkonce.sink.protocol import (
     Conflicting,
     Evidence,
     FencedOff,
+    Found,
     Inventory,
     SeriesPlace,
     SinkKey,
     Slot,
     SlotState,
     StreamSource,
+    Stuck,
     Swept,
     WriteOptions,
     abort_of,
+    replacing,
     slot_digest,
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.inventory import inventory, recorded
-from sparkonce.sink.slotlog.layout import with_files
-from sparkonce.sink.slotlog.snapshot import committed_slots, missing_files, write_snapshot
+from sparkonce.sink.slotlog.layout import files_of, mark_overwritten, with_files, with_replaced
+from sparkonce.sink.slotlog.snapshot import (
+    committed_slots,
+    decided,
+    missing_files,
+    overwritten,
+    seen_in,
+    write_snapshot,
+)
+from sparkonce.sink.slotlog.visibility import misfit, of_partitions, replacement
 from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
@@ -67,13 +82,18 @@ class SlotLogSink:
     stage: writes the rows; Spark, unless a test injects something lighter."""
 
     kind = "slotLog"
-    mode: WriteMode | None = None
     place: SeriesPlace | None = None
 
     def __init__(
-        self, objects: TableObjects, *, name: str, on_rerun: OnRerun = OnRerun.REPLACE, stage: Stager | None = None
+        self,
+        objects: TableObjects,
+        *,
+        name: str,
+        on_rerun: OnRerun = OnRerun.REPLACE,
+        mode: WriteMode | None = None,
+        stage: Stager | None = None,
     ) -> None:
-        self.name, self.uri = name, objects.uri
+        self.name, self.uri, self.mode = name, objects.uri, mode
         self._objects, self.on_rerun, self._stage = objects, on_rerun, stage or stage_with_spark
 
     async def check(self) -> None:
@@ -87,19 +107,24 @@ class SlotLogSink:
                 return slot
         return None
 
-    async def probe(self, key: SinkKey, slot_digest: str | None) -> Evidence:
-        if await self._replaced(key):
+    async def probe(self, key: SinkKey, slot_digest: str | None) -> Found:
+        folders = await self._objects.folders(layout.SLOTS)
+        if await self._replaced(key, folders):
             return Evidence.REPLACED
         slot = await self.find(key)
         slots, writes = [slot] if slot else [], None
         if slot is not None and slot.stream is not None:
-            found = await recorded(self._objects, key, slot)
-            slots, writes = list(found.slots), found.writes
+            chain = await recorded(self._objects, key, slot)
+            slots, writes = list(chain.slots), chain.writes
             slot = (
-                await self.find(stream.place(key, found.end)) if slots else None
+                await self.find(stream.place(key, chain.end)) if slots else None
             )  # a stream's result is its last slot
         if slot is None or (slot_digest is not None and digest_of(slot) != slot_digest):
             return Evidence.GONE
+        if layout.OVERWRITTEN in folders and (
+            found := await overwritten(self._objects, await decided(self._objects), slots)
+        ):
+            return found
         return Evidence.GONE if await missing_files(self._objects, slots, writes=writes) else Evidence.PRESENT
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None:
@@ -116,6 +141,9 @@ class SlotLogSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
+        mode = replacing(options, self.mode)
+        if mode is WriteMode.OVERWRITE_PARTITIONS:
+            self._refuse_partitions(options.partition_by)
         nonce = secrets.token_hex(16)
         folder = layout.staging_folder(key, token, nonce)
         with undone_unless_staged(
@@ -134,12 +162,23 @@ class SlotLogSink:
                 fingerprint=fingerprint,
                 rows=written.rows,
                 on_rerun=self.on_rerun,
+                mode=mode,
                 data_schema=columns_of(frame, written),
                 partition_by=options.partition_by or None,
                 application=written.application,
                 committed_at=time.time(),
             )
             return blocking.run(with_files(self._objects, slot, folder, files))
+
+    def _refuse_partitions(self, columns: Sequence[str]) -> None:
+        """Raises: InvalidInput: the table's partitions cannot be replaced by rows with these partition columns, as it is now."""
+        why: str | None = "it has no partition columns; pass partition_by, or use mode Overwrite"
+        if columns:
+            why = misfit(blocking.run(seen_in(self._objects, blocking.run(decided(self._objects)))), columns)
+        if why is not None:
+            raise InvalidInput(
+                f"output {self.name} cannot be written to the slot log {self.uri} in mode {WriteMode.OVERWRITE_PARTITIONS}: {why}"
+            )
 
     async def commit(self, key: SinkKey, slot: Slot, *, lowest: int = 1) -> CommitOutcome:
         """As `Sink.commit`. lowest: as for `fence`."""
@@ -148,12 +187,38 @@ class SlotLogSink:
         by = f"attempt {slot.token}"
         existing = await self._close_below(key, slot.token, lowest=lowest, fingerprint=slot.fingerprint, by=by)
         if existing is None:
-            existing = await self._fill(key, slot, "sink.slots.create")
+            looked = await self._replacing(key, slot)
+            if isinstance(looked, str):
+                return Stuck(slot, f"the slot log {self.uri} cannot take it: {looked}")
+            existing = await self._fill(key, looked, "sink.slots.create")
         if existing.state is SlotState.CLOSED:
             return FencedOff(existing)
         if existing.nonce == slot.nonce:
             return Committed(existing)
         return AlreadyCommitted(existing) if existing.fingerprint == slot.fingerprint else Conflicting(existing)
+
+    async def _replacing(self, key: SinkKey, slot: Slot) -> Slot | str:
+        """The slot of an overwrite with what it replaces as of now, or why it cannot replace that. Nothing may be done between this and the
+        create that could wait.
+
+        Raises:
+            SparkonceError: as for `snapshot.decided`; the slot is empty, as far as this call knows.
+        """
+        if slot.mode is None:
+            return slot
+        await mark_overwritten(self._objects)
+        own = await files_of(self._objects, slot) if slot.mode is WriteMode.OVERWRITE_PARTITIONS else ()
+        table = await decided(self._objects)
+        order, replaced = replacement(table.committed, table.extents)
+        if slot.mode is WriteMode.OVERWRITE_PARTITIONS:
+            columns, seen = slot.partition_by or (), await seen_in(self._objects, table)
+            if why := misfit(seen, columns):
+                return why
+            replaced = of_partitions(table.committed, seen, columns, own)
+        folder = layout.staging_folder(key, slot.token, slot.nonce)
+        looked = await with_replaced(self._objects, slot, folder, order=order, replaced=replaced)
+        hit("sink.slots.looked")
+        return looked
 
     async def abort(self, key: SinkKey, slot: Slot) -> Slot:
         closed = _closed(key, slot.token, fingerprint=slot.fingerprint, by=abort_of(slot.token))
@@ -256,8 +321,8 @@ class SlotLogSink:
             return slot is not None and slot.state is SlotState.CLOSED
         return False
 
-    async def _replaced(self, key: SinkKey) -> bool:
-        for folder in await self._objects.folders(layout.SLOTS):
+    async def _replaced(self, key: SinkKey, folders: Sequence[str]) -> bool:
+        for folder in folders:
             name = folder.rpartition("/")[2]
             parsed = layout.lineage_of(name)
             if parsed is None or layout.batch_of(name) is not None or parsed[0] != key.lineage:

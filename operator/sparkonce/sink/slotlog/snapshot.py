@@ -1,18 +1,22 @@
-"""The visible content of a slot log: which slots readers see, and snapshots that save them from reading every slot.
+"""The visible content of a slot log: the slots that listings show, and snapshots that save readers from reading every slot.
 
-Visibility is a pure function of the slots. A table is the union over the outputs of all keys; of one output of a key (a *lineage*) it shows
-every committed generation that no later committed generation replaced. The content of `_data` plays no part.
+What readers see is a pure function of the slots (`visibility`). The content of `_data` plays no part, but for the lists of files and of
+replaced slots that slots name.
 
 Reading every slot of a large table would cost one request each, so readers start from the newest snapshot: committed slots in full, closed
 ones by path. Slots never change, so a snapshot may be incomplete but never wrong; slots that it does not contain are read. A process that
 resumes after a long pause may write an older list of the same facts, which is harmless. Snapshots that do not parse, or that a later
 release wrote, are ignored: they can only save requests. The last few are kept.
+
+Where a slot that is in no snapshot overwrites others, the table is listed again (see `visibility`). A snapshot is written from what all of
+these listings showed, so that it has what the overwrites in it have seen. It has a schema of its own then: releases that do not know
+overwrites ignore it, read the slots, and refuse.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,41 +26,31 @@ import rfc8785
 from pydantic import ValidationError
 
 from sparkonce import blocking
+from sparkonce.errors import OutputUnavailable
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import Slot, SlotState
+from sparkonce.sink.protocol import CHANGES_NAMED, Change, DataFile, Evidence, Probed, Slot, SlotState
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.layout import files_of
-from sparkonce.sink.stream import shown
+from sparkonce.sink.slotlog.layout import files_of, replaced_by
+from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, Shown, is_listed, path_of, place, visible
 
 SNAPSHOT_SCHEMA = 1
+OVERWRITTEN_SCHEMA = 2
+"""Schema of a snapshot with slots that replace others."""
 SNAPSHOT_AFTER = 64
 """A new snapshot is written once more than this many slots are in none."""
 SNAPSHOTS_KEPT = 3
 """A reader may be about to read an older one; if that was deleted, it reads every slot instead."""
+LISTINGS = 20
+"""Further listings of a table before a reader gives up: each shows another overwrite, which takes its writer several requests."""
 LISTING_THREADS = 8
 """Concurrent listings: each is a round trip to the store."""
 SLOT_THREADS = 8
 """Concurrent reads of slots, for the same reason."""
 OBJECTS_PER_LISTING = 100
 """The whole table is listed at once when it has fewer objects than this per folder needed: a store returns a thousand per request."""
-
-
-def visible(slots: Iterable[Slot]) -> list[Slot]:
-    """The committed slots whose rows readers see, ordered by lineage, generation and batch.
-
-    `stream.shown` decides what a rerun replaces, and when."""
-    lineages: dict[str, dict[int, list[Slot]]] = {}
-    for slot in slots:
-        lineage, generation = layout.lineage_of(slot.sink_key) or (slot.sink_key, 0)
-        if slot.state is SlotState.COMMITTED:
-            lineages.setdefault(lineage, {}).setdefault(generation, []).append(slot)
-    return [
-        slot
-        for _, generations in sorted(lineages.items())
-        for slot in shown([committed for _, committed in sorted(generations.items())])
-    ]
 
 
 @dataclass(frozen=True)
@@ -70,6 +64,13 @@ class Decided:
     """Number of the newest snapshot, readable or not; 0 if there is none."""
     unlisted: int
     """How many of these slots the snapshot did not contain."""
+    extents: Extents
+    """Of the overwrites whose slots do not have them."""
+
+    @property
+    def visible(self) -> list[Slot]:
+        """The slots whose rows readers see, or some of them."""
+        return visible(self.committed, self.extents)
 
 
 async def decided(objects: TableObjects) -> Decided:
@@ -79,7 +80,7 @@ async def decided(objects: TableObjects) -> Decided:
         OutputUnavailable: the store did not answer.
         OutputCorrupt: a slot does not parse.
     """
-    return _read_unlisted(await _listing(objects), objects)
+    return await _complete(await _listing(objects), objects)
 
 
 @dataclass(frozen=True)
@@ -104,24 +105,110 @@ async def _listing(objects: TableObjects) -> _TableListing:
     return _TableListing(committed, closed, unlisted, max(numbers, default=0))
 
 
-def _read_unlisted(listing: _TableListing, objects: TableObjects) -> Decided:
-    """Reads the slots that the snapshot does not contain."""
-    committed, closed, unlisted = dict(listing.committed), set(listing.closed), 0
+async def _complete(listing: _TableListing, objects: TableObjects) -> Decided:
+    """Reads the slots that the snapshot does not contain, and all that the overwrites among them saw."""
+    read = dict[str, Slot]()
+
+    def overwrites(paths: Sequence[str]) -> bool:
+        found = _read_slots(objects, paths)
+        read.update(found)
+        return any(slot.replaces is not None for slot in found.values())
+
+    await listed_after_overwrites(objects, listing.unlisted, {*listing.committed, *listing.closed}, read=overwrites)
+    committed = listing.committed | {path: slot for path, slot in read.items() if slot.state is SlotState.COMMITTED}
+    closed = listing.closed | {path for path, slot in read.items() if slot.state is not SlotState.COMMITTED}
+    extents = await _extents_in(objects, committed.values())
+    return Decided(tuple(committed.values()), frozenset(closed), listing.number, len(read), extents)
+
+
+async def listed_after_overwrites(
+    objects: TableObjects, paths: Sequence[str], known: Collection[str], *, read: Callable[[Sequence[str]], bool]
+) -> None:
+    """Reads slots that a listing showed, and further ones until a listing shows no overwrite that an earlier one lacked (`visibility`).
+
+    known: paths that need not be read. read: reads these slots, and says whether one of them overwrites.
+
+    Raises:
+        OutputUnavailable: the store did not answer, or the table is overwritten all the time.
+    """
+    seen = {*known, *paths}
+    for _ in range(LISTINGS):
+        if not read(paths):
+            return
+        listed = [each.path for each in await objects.list(layout.SLOTS)]
+        paths = [path for path in listed if layout.is_slot(path) and path not in seen]
+        seen.update(paths)
+    raise OutputUnavailable(f"{objects.uri} was overwritten {LISTINGS} times while it was listed; try again")
+
+
+def _read_slots(objects: TableObjects, paths: Sequence[str]) -> dict[str, Slot]:
+    """Slots by path."""
+    found = {}
     with ThreadPoolExecutor(SLOT_THREADS) as pool:
-        for path, data in zip(
-            listing.unlisted, pool.map(lambda path: blocking.run(objects.get(path)), listing.unlisted), strict=True
-        ):
-            if data is None:
-                continue
-            slot = layout.decode(
-                data, where=objects.where(path), sink_key=path.split("/")[1], token=layout.numbered(path) or 0
-            )
-            unlisted += 1
-            if slot.state is SlotState.COMMITTED:
-                committed[path] = slot
-            else:
-                closed.add(path)
-    return Decided(tuple(committed.values()), frozenset(closed), listing.number, unlisted)
+        for path, data in zip(paths, pool.map(lambda path: blocking.run(objects.get(path)), paths), strict=True):
+            if data is not None:
+                key, token = path.split("/")[1], layout.numbered(path) or 0
+                found[path] = layout.decode(data, where=objects.where(path), sink_key=key, token=token)
+    return found
+
+
+async def _extents_in(objects: TableObjects, slots: Iterable[Slot]) -> Extents:
+    """The extents of those of the slots that do not have them.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a list is missing or changed.
+    """
+    listed = [slot for slot in slots if is_listed(slot)]
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        found = pool.map(lambda slot: blocking.run(_extent(objects, slot)), listed)
+        return {path_of(slot): extent for slot, extent in zip(listed, found, strict=True)}
+
+
+async def _extent(objects: TableObjects, slot: Slot) -> Extent:
+    return Extent.of(slot, await replaced_by(objects, slot), await files_of(objects, slot))
+
+
+async def seen_in(objects: TableObjects, table: Decided) -> Shown:
+    """The visible slots with the files that readers see.
+
+    Raises:
+        OutputUnavailable: the store did not answer.
+        OutputCorrupt: a slot's list of files is missing or changed.
+    """
+    hiding, slots = Hiding.of(table.committed, table.extents), table.visible
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        files = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
+        found = [(slot, hiding.shown(slot, each)) for slot, each in zip(slots, files, strict=True)]
+    return [(slot, each) for slot, each in found if each is not None]
+
+
+async def overwritten(objects: TableObjects, table: Decided, slots: Iterable[Slot]) -> Probed | None:
+    """The verdict on committed slots of one key of whose rows overwrites have hidden some; None: readers see all. Errors as `seen_in`."""
+    hiding = Hiding.of(table.committed, table.extents)
+    by = [hiding.first(slot, file) for slot in slots for file in await files_of(objects, slot) if file.rows]
+    return replaced_verdict(filter(None, by))
+
+
+def replaced_verdict(by: Iterable[Slot]) -> Probed | None:
+    """The verdict on rows that these overwrites have hidden; None without any."""
+    overwrites = {path_of(slot): slot for slot in by}.values()
+    newest = [
+        Change(
+            commit=path_of(slot),
+            operation=str(slot.mode or ""),
+            key=slot.sink_key,
+            overwrites=slot.mode is WriteMode.OVERWRITE,
+        )
+        for slot in sorted(overwrites, key=place, reverse=True)
+    ]
+    if not newest:
+        return None
+    return Probed(
+        verdict=Evidence.CHANGED,
+        why=f"rows of it were replaced by {', '.join(map(str, newest[:CHANGES_NAMED]))}",
+        changes=tuple(newest[:CHANGES_NAMED]),
+    )
 
 
 async def committed_slots(objects: TableObjects) -> list[Slot]:
@@ -142,14 +229,14 @@ async def write_snapshot(objects: TableObjects, *, after: int = SNAPSHOT_AFTER) 
     listing = await _listing(objects)
     if len(listing.unlisted) <= after:  # decided without reading them
         return False
-    known = _read_unlisted(listing, objects)
+    known = await _complete(listing, objects)
     return known.unlisted > after and await _write(objects, known)
 
 
 async def _write(objects: TableObjects, known: Decided) -> bool:
     number = known.number + 1
     body: dict[str, Any] = {
-        "schema": SNAPSHOT_SCHEMA,
+        "schema": OVERWRITTEN_SCHEMA if any(slot.replaces for slot in known.committed) else SNAPSHOT_SCHEMA,
         "committed": [slot.dump() for slot in sorted(known.committed, key=lambda slot: (slot.sink_key, slot.token))],
         "closed": sorted(known.closed),
     }
@@ -167,7 +254,7 @@ async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[di
         data = await objects.get(layout.snapshot_path(number))
         try:
             body = json.loads(data or b"null")
-            if not isinstance(body, dict) or body.get("schema") != SNAPSHOT_SCHEMA:
+            if not isinstance(body, dict) or body.get("schema") not in (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA):
                 continue
             slots = [Slot.model_validate(each) for each in body["committed"]]
             return {layout.slot_path(slot.sink_key, slot.token): slot for slot in slots}, set(body["closed"])
@@ -177,7 +264,18 @@ async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[di
 
 
 async def missing_files(objects: TableObjects, slots: Iterable[Slot], *, writes: int | None = None) -> list[str]:
-    """Paths of the slots' files that are missing or have another size.
+    """Paths of the slots' files that are missing or have another size. Arguments and errors as `missing_of`.
+
+    Raises:
+        OutputCorrupt: a slot's list of files is missing or changed.
+    """
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        listings = list(pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots))
+    return await missing_of(objects, (file for files in listings for file in files), writes=writes)
+
+
+async def missing_of(objects: TableObjects, files: Iterable[DataFile], *, writes: int | None = None) -> list[str]:
+    """Paths of the files that are missing or have another size.
 
     Lists the folder of each write, or all data at once where these writes are much of the table; reads no file.
     writes: number of writes in the table, if known.
@@ -186,14 +284,12 @@ async def missing_files(objects: TableObjects, slots: Iterable[Slot], *, writes:
 
     Raises:
         OutputUnavailable: the store did not answer.
-        OutputCorrupt: a slot's list of files is missing or changed.
     """
+    named = {file.path: file.bytes for file in files}
+    folders = list(dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named))
+    if writes is not None and folders and writes * len(named) / len(folders) < OBJECTS_PER_LISTING * len(folders):
+        folders = [layout.DATA]
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        listings = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
-        named = {file.path: file.bytes for files in listings for file in files}
-        folders = list(dict.fromkeys("/".join(path.split("/")[: layout.STAGING_DEPTH]) for path in named))
-        if writes is not None and folders and writes * len(named) / len(folders) < OBJECTS_PER_LISTING * len(folders):
-            folders = [layout.DATA]
         for listed in pool.map(lambda folder: blocking.run(objects.list(folder)), folders):
             for each in listed:
                 if named.get(each.path) == each.bytes:
@@ -220,20 +316,25 @@ class Table:
             return FolderObjects(self.place.absolute())
         return objects_at(self.place, base=str(Path.cwd()), field="path")
 
-    def slots(self) -> list[Slot]:
-        """The visible slots.
+    def seen(self) -> Shown:
+        """The visible slots with the files that readers see.
 
         Raises:
-            SparkonceError: as for `decided`.
+            SparkonceError: as for `decided` and `seen_in`.
         """
-        return visible(blocking.run(committed_slots(self.objects)))
+        objects = self.objects
+        return blocking.run(seen_in(objects, blocking.run(decided(objects))))
+
+    def slots(self) -> list[Slot]:
+        """The visible slots. Errors as `seen`."""
+        return [slot for slot, _ in self.seen()]
 
     def files(self) -> list[str]:
         """The files with the table's rows: absolute local paths, or URLs for Spark.
 
         Raises:
-            SparkonceError: as for `slots`.
+            SparkonceError: as for `seen`.
         """
         objects = self.objects
-        paths = [file.path for slot in self.slots() for file in blocking.run(files_of(objects, slot))]
+        paths = [file.path for _, files in self.seen() for file in files]
         return [objects.where(path).removeprefix("file://") for path in paths]
