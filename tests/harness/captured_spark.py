@@ -125,6 +125,15 @@ def main(folder: Path, jars: str) -> None:
     for name in ("days", "parts"):
         found = sparkonce.read(spark, str(folder / name)).select("id", "v").collect()
         facts[name] = sorted(tuple(row) for row in found)
+    given = spark.read.schema("v INT, more STRING").load("days")
+    facts["read by the script"] = [
+        sorted(tuple(row) for row in spark.read.parquet("parts").select("id", "v").collect()),
+        sorted(
+            tuple(row) for row in spark.read.format("parquet").load(str(folder / "days")).select("id", "v").collect()
+        ),
+        [given.columns, sorted(tuple(row) for row in given.collect())],
+        refused(first, lambda: spark.read.parquet("other")),
+    ]
     facts["ended"] = sorted(name for name in (*DELTA, "events", "days", "parts") if attempt.committed(name) is not None)
     before = versions()
     second = captured(attempt)

@@ -7,7 +7,8 @@ native block, which opens with the first one and ends when the script has ended;
 attempt would do the same, and raised in the script. A script that catches the error does not get away with it: it is raised again when the
 script ends.
 
-Reading is never disturbed, nor are temporary views, settings and caches.
+Reading is never disturbed, nor are temporary views, settings and caches. Where the script reads the folder of a slot log of the job as
+Parquet, it gets the rows that the table shows: Spark finds none there, since a slot log's files lie in folders that it skips.
 
 Spark takes the identifier of a statement from the settings of its session, so that all writes must come from one session and one thread:
 two statements at once would exchange their identifiers.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -45,9 +47,10 @@ from sparkonce.driver.statements import (
     recognised,
     take_write,
 )
-from sparkonce.errors import InvalidInput, OutputUnsupported, SparkonceError, UndeclaredOutput
+from sparkonce.errors import InvalidInput, NothingCommitted, OutputUnsupported, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output, WriteMode
 from sparkonce.sink.native import TakesStatements
+from sparkonce.sink.slotlog import reader as slots
 from sparkonce.sink.staging import CONNECT
 
 if TYPE_CHECKING:
@@ -65,8 +68,8 @@ _NOTHING = ("noop",)
 """Formats that write nothing."""
 _PARQUET = frozenset({"compression", "path", "partitionoverwritemode"})
 """Options of a Parquet writer that a slot log may leave out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`."""
-
-
+_READS = ("", "mergeschema")
+"""Options of a reader of Parquet that change nothing in a slot log's rows."""
 _SECRETS = re.compile("[?;]")
 """In URLs of JDBC, the beginning of what may hold a password."""
 
@@ -81,6 +84,7 @@ class ScriptWrites:
         self._names = [output.name for output in outputs]
         self._urls = {name: job._sinks[name].uri for name in self._kinds}
         self._declared = {output.name: job._sinks[output.name].uri for output in outputs}
+        self._logs = {output.name: self._declared[output.name] for output in outputs if output.kind == "slotLog"}
         self._blocks: dict[str, Native] = {}
         self._thread = threading.get_ident()
         self._session: Any = None
@@ -151,6 +155,28 @@ class ScriptWrites:
     def other(self, what: str, where: str, run: Callable[[], Any]) -> Any:
         """A call outside of Spark SQL."""
         return run() if self._passes() else self._undeclared(what, where, run)
+
+    def rows(self, reader: Any, path: str) -> Any:
+        """The rows of a slot log of this job whose folder a reader of Parquet was given, in the reader's schema if it has one. None: the
+        path is no slot log of the job, or nothing is committed to it, or the reader chooses among its files."""
+        from pyspark.sql.functions import lit
+        from pyspark.sql.types import StructType
+
+        if not self._logs or str(reader._jreader.extraOptions().keySet().mkString(" ")).lower() not in _READS:
+            return None
+        name = places.output_at(self._qualified(reader._spark, path), self._logs, base=self._base)
+        if name is None:
+            return None
+        try:
+            rows = slots.read(reader._spark, self._logs[name])
+        except NothingCommitted:
+            return None
+        asked = reader._jreader.userSpecifiedSchema()
+        if not asked.isDefined():
+            return rows
+        schema = StructType.fromJson(json.loads(asked.get().json()))
+        missing = [field for field in schema.fields if field.name not in rows.columns]
+        return rows.withColumns({field.name: lit(None).cast(field.dataType) for field in missing}).to(schema)
 
     def session(self, made: Any) -> Any:
         """A session that the script has made. Raises: InvalidInput: it is one of Spark Connect, whose writes go through other classes."""
@@ -503,12 +529,26 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
     """Calls that write and are no concern of a native block: shortcuts of formats, RDDs, tables of the catalog."""
     from pyspark import RDD
     from pyspark.sql.catalog import Catalog
-    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
     from pyspark.sql.session import SparkSession
 
     def session(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **named: Any) -> Any:
             return capture.session(original(*arguments, **named))
+
+        return wrapped
+
+    def read(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
+            given = inspect.signature(original).bind(self, *arguments, **named).arguments
+            paths = given.get("paths", given.get("path"))
+            path = paths[0] if isinstance(paths, list | tuple) and len(paths) == 1 else paths
+            parquet = original.__name__ == "parquet" or (given.get("format") or self._jreader.source()) == "parquet"
+            if not parquet or not isinstance(path, str) or given.get("options"):
+                return original(self, *arguments, **named)
+            reader = self if given.get("schema") is None else self.schema(given["schema"])
+            found = capture.rows(reader, path)
+            return original(self, *arguments, **named) if found is None else found
 
         return wrapped
 
@@ -541,6 +581,7 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
         for form in ("parquet", "json", "csv", "orc", "text", "xml", "jdbc")
         if form in DataFrameWriter.__dict__
     ]
+    hooks += [(DataFrameReader, name, read) for name in ("load", "parquet")]
     hooks += [(SparkSession.Builder, name, session) for name in ("getOrCreate", "create")]
     hooks += [(RDD, name, elsewhere(f"RDD.{name}()", "path")) for name in RDD.__dict__ if name.startswith("saveAs")]
     hooks += [

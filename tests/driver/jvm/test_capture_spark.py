@@ -35,6 +35,16 @@ def test_each_write_is_in_its_table_once(facts: dict[str, Any]) -> None:
 
 
 @pytest.mark.spark
+def test_the_script_reads_back_what_its_slot_logs_show(facts: dict[str, Any]) -> None:
+    """By path, as Parquet: the rows of the table and nothing else, in the reader's schema if it has one. Where nothing is committed Spark
+    says what it would say."""
+    parts, days, [columns, rows], nothing = facts["read by the script"]
+    assert (parts, days) == (facts["parts"], facts["days"])
+    assert (columns, rows) == (["v", "more"], [[1, None]])
+    assert nothing.startswith("AnalysisException")
+
+
+@pytest.mark.spark
 def test_what_no_output_takes_is_refused_before_it_runs(facts: dict[str, Any]) -> None:
     """Every other way to write, DDL on a captured table, threads, other sessions: one sentence each, no file, no entry of a log."""
     assert {name: said for name, said in facts["refused"].items() if not str(said).startswith(REFUSED)} == {}
