@@ -82,7 +82,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.permutations("pqrstu"), STEPS)
 def test_readers_see_a_table_that_writers_taking_turns_could_have_left(
     names: list[str], steps: list[tuple[int, int, Sequence[str]]]
