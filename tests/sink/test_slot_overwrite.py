@@ -9,7 +9,7 @@ from typing import cast
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -82,6 +82,7 @@ STEPS = st.lists(
 )
 
 
+@settings(max_examples=100)
 @given(st.permutations("pqrstu"), STEPS)
 def test_readers_see_a_table_that_writers_taking_turns_could_have_left(
     names: list[str], steps: list[tuple[int, int, Sequence[str]]]

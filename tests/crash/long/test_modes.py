@@ -1,4 +1,4 @@
-"""A job that overwrites two tables, killed at every step of its commits: the next run ends with its rows once."""
+"""A job that overwrites tables, killed at every step of its commits: the next run ends with its rows once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from pyiceberg.catalog import load_catalog
 from crash.scene import HERE, PATIENCE, ROWS, Scene
 from crash.test_kinds import DELTA, ICEBERG, dies, properties
 from harness import effort
+from harness.arrow_stage import table_of
+from harness.contest import rows_in
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
+from harness.sink_attempts import sink_at
+from sparkonce.blocking import run
+from sparkonce.sink.protocol import Committed, SinkKey
 
 FOREIGN, LATER = 1000, 2000
 """Numbers that another writer adds: before the job, and after its driver was killed."""
@@ -112,5 +117,82 @@ def test_three_senders_of_one_overwrite_get_one_effect(tmpfs_path: Path) -> None
         assert (
             DeltaTable(str(scene.folder / "lake" / DELTA)).version() == 2
         )  # the foreign row, the overwrite, the later row
+    finally:
+        scene.clear()
+
+
+# --- a slot log, which no transaction overwrites ---------------------------------------------------------------------------------
+
+LOG = "log"
+LOG_STEPS = (
+    "driver.stage.after",
+    "sink.slots.looked",
+    "sink.slots.create.before",
+    "sink.slots.create.after",
+    "driver.commit.after",
+    "driver.write.done",
+)
+
+
+class OverwritingLog(Scene):
+    """A scene whose job overwrites a slot log, with rows of another key in it."""
+
+    def add(self, number: int) -> None:
+        """Another key appends a row."""
+        sink = sink_at(f"{self.folder}/lake/{LOG}")
+        key = SinkKey(key_hash=f"other{number}", output=LOG, generation=1)
+        assert isinstance(run(sink.commit(key, sink.stage(table_of(number), key, 1, fingerprint="f"))), Committed)
+
+    def rows_of(self) -> list[int]:
+        return rows_in(f"{self.folder}/lake/{LOG}")
+
+
+def log_scene(folder: Path) -> OverwritingLog:
+    spec: dict[str, Any] = {"outputs": [{"name": LOG, "slotLog": {"path": f"lake/{LOG}"}, "mode": "Overwrite"}]}
+    made = OverwritingLog(folder, script=HERE / "kinds_job.py", spec=spec, options=("plain",))
+    made.add(FOREIGN)
+    return made
+
+
+@pytest.mark.parametrize("point", effort.sampled(LOG_STEPS))
+def test_a_driver_killed_at_a_step_of_an_overwrite_of_a_slot_log(tmpfs_path: Path, point: str) -> None:
+    """As of the other kinds: the later row stays where the overwrite had been committed before, and is replaced otherwise."""
+    scene = log_scene(tmpfs_path)
+    try:
+        dies(scene, point, 0, alone=False)
+        landed = FOREIGN not in scene.rows_of()
+        scene.add(LATER)
+        assert scene.finish()["phase"] == "Succeeded"
+        assert scene.rows_of() == [*range(ROWS), *([LATER] if landed else [])]
+    finally:
+        scene.clear()
+
+
+def test_a_frozen_driver_that_has_looked_overwrites_no_slot_log_later(tmpfs_path: Path) -> None:
+    """It froze between its look and its create; its successor has overwritten the table, and another key has added a row since."""
+    scene = log_scene(tmpfs_path)
+    try:
+        runner = scene.run("sink.slots.looked=1*stop")
+        assert_eventually(lambda: "sink.slots.looked=stop" in scene.hits() or runner.poll() is not None, PATIENCE)
+        runner.kill()
+        runner.wait()
+        assert scene.finish()["phase"] == "Succeeded"
+        scene.add(LATER)
+        scene.signal_attempts(signal.SIGCONT)
+        scene.signal_attempts(signal.SIGKILL)
+        assert scene.rows_of() == [*range(ROWS), LATER]
+    finally:
+        scene.clear()
+
+
+def test_three_senders_of_one_overwrite_of_a_slot_log_get_one_effect(tmpfs_path: Path) -> None:
+    """Three identical commands at once, then a row of another key, then a fourth: one overwrite and four equal answers."""
+    scene = log_scene(tmpfs_path)
+    try:
+        senders = [scene.run() for _ in range(3)]
+        assert [until_ended(sender, PATIENCE) for sender in senders] == [0, 0, 0]
+        scene.add(LATER)
+        assert scene.finish()["phase"] == "Succeeded"
+        assert scene.rows_of() == [*range(ROWS), LATER]
     finally:
         scene.clear()

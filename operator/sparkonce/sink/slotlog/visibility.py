@@ -21,6 +21,8 @@ So an overwrite takes effect as of its look:
 4. So readers see what they would see if all writers had taken turns, each at one moment between its beginning and its end: an overwrite at
    its look, any other at its create. Rows that are added between look and create, by a writer that is not seen, stay beside the new ones.
    If the writer freezes there for an hour, it replaces what there was an hour ago, unless an attempt that took over has closed its slot.
+   This holds of each table that a reader sees, not of two reads one after the other: if two overwrites looked at the same table, the first
+   may see the one and the second the other.
 
 An order that counts only overwrites (one more than the greatest one seen) would do for tables that are replaced as a whole, but not for
 partitions: there an overwrite that looked earlier could come after one that has seen more rows, in a partition that both write.
