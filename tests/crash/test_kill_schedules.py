@@ -27,6 +27,7 @@ ELSEWHERE = (
     "sink.delta.",
     "sink.iceberg.",
     "sink.skipping",
+    "sink.slots.looked",
     "driver.stream.",
     "driver.native.",
 )
