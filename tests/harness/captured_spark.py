@@ -6,6 +6,7 @@ separate process, because the jars must be there when its JVM starts.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -43,7 +44,14 @@ READING = (
     "SHOW TBLPROPERTIES {t}",
     "USE default",
 )
-DELTA = ("orders", "made", "named", "managed")
+DELTA = ("orders", "made", "named", "managed", "declared")
+DECLARES = """CREATE TABLE IF NOT EXISTS declared (id BIGINT NOT NULL COMMENT 'the order', v INT, code VARCHAR(5), day DATE)
+USING delta PARTITIONED BY (day) LOCATION '{place}'"""
+ODD = (
+    "(id BIGINT) USING delta LOCATION '{place}' TBLPROPERTIES ('a' = 'b')",
+    "(id BIGINT, v INT DEFAULT 7) USING delta LOCATION '{place}'",
+    "(id BIGINT) USING delta CLUSTER BY (id) LOCATION '{place}'",
+)
 
 
 def captured(attempt: Granted, *, warn: bool = False) -> ScriptWrites:
@@ -65,7 +73,13 @@ def main(folder: Path, jars: str) -> None:
     spark = session(folder, jars)
     from pyspark.sql.functions import expr, lit
 
-    paths = {"orders": "orders", "made": "made", "named": "tables/named", "managed": "warehouse/managed"}
+    paths = {
+        "orders": "orders",
+        "made": "made",
+        "named": "tables/named",
+        "managed": "warehouse/managed",
+        "declared": "declared",
+    }
     outputs: list[dict[str, Any]] = [
         {"name": name, "delta": {"path": path}, "capture": True} for name, path in paths.items()
     ]
@@ -96,6 +110,8 @@ def main(folder: Path, jars: str) -> None:
         lambda: one.write.format("delta").option("path", str(folder / "tables" / "named")).saveAsTable("more.named"),
         lambda: one.write.format("delta").mode("append").saveAsTable("more.named"),
         lambda: one.write.saveAsTable("managed", format="delta", mode="overwrite"),
+        lambda: spark.sql(DECLARES.format(place=folder / "declared")),
+        lambda: spark.sql("INSERT INTO declared SELECT 50L, 1, 'abc', DATE '2024-05-01'"),
         lambda: one.write.parquet("events", compression="gzip"),
         lambda: one.write.mode("overwrite").format("parquet").partitionBy("v").save("days"),
         lambda: one.write.option("partitionOverwriteMode", "dynamic").parquet("parts", "overwrite", "v"),
@@ -119,7 +135,10 @@ def main(folder: Path, jars: str) -> None:
     for step in steps:
         step()
     facts["left"] = numbers()
-    facts["partitioned by"] = DeltaTable(str(tables["made"])).metadata().partition_columns
+    facts["partitioned by"] = [
+        DeltaTable(str(tables[name])).metadata().partition_columns for name in ("made", "declared")
+    ]
+    facts["declared as"] = json.loads(DeltaTable(str(tables["declared"])).schema().to_json())["fields"]
     first.end()
     facts["events"] = len(list((folder / "events").glob("_data/*/*/*.parquet")))
     for name in ("days", "parts"):
@@ -177,6 +196,15 @@ def main(folder: Path, jars: str) -> None:
     }
     facts["refused beside warn"] = {name: refused(fourth, call) for name, call in unseen.items()}
     facts["written beside warn"] = (versions() == before, names("no-"))
+    unmade = granted(folder, outputs=[{"name": "odd", "delta": {"path": "odd"}, "capture": True}], idempotencyKey="odd")
+    fifth = captured(unmade)
+    replayed(fourth, fifth)
+    creates = [
+        functools.partial(spark.sql, f"CREATE TABLE IF NOT EXISTS odd {text.format(place=folder / 'odd')}")
+        for text in ODD
+    ]
+    facts["no table for"] = [refused(fifth, each) for each in creates]
+    facts["and none was made"] = not DeltaTable.is_deltatable(str(folder / "odd"))
     (folder / "facts.json").write_text(json.dumps(facts))
     spark.stop()
 

@@ -49,6 +49,7 @@ from sparkonce.driver.statements import (
 )
 from sparkonce.errors import InvalidInput, NothingCommitted, OutputUnsupported, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output, WriteMode
+from sparkonce.sink.delta.widths import DECLARED as WIDTHS
 from sparkonce.sink.native import TakesStatements
 from sparkonce.sink.slotlog import reader as slots
 from sparkonce.sink.staging import CONNECT
@@ -148,7 +149,11 @@ class ScriptWrites:
 
     def refuse(self, what: str, run: Callable[[], Any], *, target: Target | None = None) -> Any:
         """A command, or a call that is no statement."""
-        if self._passes() or (target is not None and target.plan is not None and self._harmless(target)):
+        if self._passes():
+            return run()
+        if target is not None and target.plan is not None and self._harmless(target):
+            if _class(target.plan) == "CreateTable":
+                self._declare(target)
             return run()
         return self._undeclared(what, self._target(target) or "" if target else "", run)
 
@@ -246,9 +251,13 @@ class ScriptWrites:
             return bool(java._jsparkSession.sessionState().catalog().isTempView(parts))
         if name != "CreateTable" or not plan.ignoreIfExists():
             return False
+        return self._delta_output(target) is not None
+
+    def _delta_output(self, target: Target) -> str | None:
+        """The captured Delta table that a command is about."""
         place = self._target(target)
         output = None if place is None else places.output_at(place, self._urls, base=self._base)
-        return output is not None and self._kinds[output] == "delta"
+        return output if output is not None and self._kinds[output] == "delta" else None
 
     def _target(self, target: Target) -> str | None:
         """The location, or else the name, of the table that a call is about. None: it cannot be told."""
@@ -392,6 +401,43 @@ class ScriptWrites:
         by = [spelled.get(column.lower(), column) for column in write.partition_by]
         return run(sink.create(key, self._job.attempt, schema=write.frame.schema.json(), partition_by=by))
 
+    def _declare(self, target: Target) -> None:
+        """Makes the table of a CREATE TABLE IF NOT EXISTS where there is none. Spark's engine then finds it and only registers its name: it
+        makes no table in a folder that is not empty, and an output's folder holds its checks and fences."""
+        from pyspark.sql.types import StructType
+
+        plan, name = target.plan, self._delta_output(target)
+        session: Any = target.session
+        provider = plan.tableSpec().provider()
+        if (
+            name is None
+            or not provider.isDefined()
+            or str(provider.get()).lower() != "delta"
+            or plan.columns().isEmpty()
+        ):
+            return
+        self._in_order("CREATE TABLE", self._urls[name], session)
+        widths = session._jvm.org.apache.spark.sql.catalyst.util.CharVarcharUtils
+        schema = StructType.fromJson(json.loads(widths.replaceCharVarcharWithStringInSchema(plan.tableSchema()).json()))
+        by = [plan.partitioning().apply(at) for at in range(plan.partitioning().size())]
+        odd = [f"a default or rule for {field.name}" for field in schema.fields if field.metadata.keys() - _PLAIN]
+        odd += [str(each.toString()).removeprefix("temp_") for each in by if str(each.name()) != "identity"]
+        odd += [] if plan.tableSpec().properties().isEmpty() else ["TBLPROPERTIES"]
+        if odd:
+            if self._of_table(session, f"delta.`{self._target(target)}`") is None:
+                self._fail(
+                    InvalidInput(
+                        f"the script creates the table of output {name} ({self._urls[name]}) with {', '.join(odd)}, and sparkonce makes "
+                        "no such table; create it before the job, or leave that out. It was not run"
+                    )
+                )
+            return
+        sink, key = self._job._sink(name)
+        assert isinstance(sink, TakesStatements)  # of kind delta
+        columns = [".".join(each.references()[0].fieldNames()) for each in by]
+        made = sink.create(key, self._job.attempt, schema=schema.json(), partition_by=columns, declared=True)
+        self._permanently(lambda: run(made))
+
     def _idle(self, name: str, kind: str) -> Native:
         """A block without statements: the script had nothing to write to this table, and that is its effect. Ends the job where there is no
         table, or none that commits nothing."""
@@ -481,6 +527,8 @@ class ScriptWrites:
         return [*own, (Job, "native", block), (Job, "sql", block)]
 
 
+_PLAIN = {"comment", WIDTHS}
+"""Metadata of a column that a table made by sparkonce keeps. Others say how values come about: defaults, identities, generated columns."""
 _MAKES = ("CreateTable", "CreateTableAsSelect", "ReplaceTable", "ReplaceTableAsSelect")
 """Plans of commands that say where their table is to be."""
 

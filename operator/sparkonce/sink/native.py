@@ -90,9 +90,12 @@ class TakesStatements(Protocol):
         """
         ...
 
-    async def create(self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str]) -> bool:
+    async def create(
+        self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str], declared: bool = False
+    ) -> bool:
         """Creates the table without rows where there is none; returns whether this generation of the key has created it, in whichever
-        attempt. schema: of the rows, as Spark's JSON.
+        attempt. schema: of the rows, as Spark's JSON. declared: it is that of a table (CREATE TABLE), whose NOT NULL, CHAR(n) and
+        VARCHAR(n) are kept; those of rows promise nothing about later ones.
 
         Raises:
             InvalidInput: no table can have these columns.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -27,11 +28,34 @@ def test_each_write_is_in_its_table_once(facts: dict[str, Any]) -> None:
         "made": [[50, 1]],
         "named": [[50, 1], [50, 1]],
         "managed": [[50, 1]],
+        "declared": [[50, 1]],
     }
-    assert (facts["partitioned by"], facts["events"], facts["days"]) == (["v"], 1, [[50, 1]])
+    assert (facts["partitioned by"], facts["events"], facts["days"]) == ([["v"], ["day"]], 1, [[50, 1]])
     assert facts["parts"] == [[0, 0], [50, 1]]
-    assert facts["ended"] == ["days", "events", "made", "managed", "named", "orders", "parts"]
+    assert facts["ended"] == ["days", "declared", "events", "made", "managed", "named", "orders", "parts"]
     assert facts["issued twice"] == [True, True]
+
+
+@pytest.mark.spark
+def test_a_table_that_the_script_creates_has_its_columns(facts: dict[str, Any]) -> None:
+    """CREATE TABLE IF NOT EXISTS: names, types, NOT NULL, widths and comments. Where sparkonce cannot make the table, the command is
+    refused and there is none."""
+    assert [(each["name"], each["type"], each["nullable"]) for each in facts["declared as"]] == [
+        ("id", "long", False),
+        ("v", "integer", True),
+        ("code", "string", True),
+        ("day", "date", True),
+    ]
+    assert [facts["declared as"][at]["metadata"] for at in (0, 2)] == [
+        {"comment": "the order"},
+        {"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"},
+    ]
+    named = re.compile(
+        "InvalidInput: the script creates the table of output odd .* with (.*), and sparkonce makes no such table; create it"
+    )
+    found = [named.match(said) for said in facts["no table for"]]
+    assert [each and each[1] for each in found] == ["TBLPROPERTIES", "a default or rule for v", "cluster_by(id)"]
+    assert facts["and none was made"]
 
 
 @pytest.mark.spark

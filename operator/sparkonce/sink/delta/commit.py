@@ -278,10 +278,12 @@ def _set(versions: Mapping[str, int], now: int) -> list[delta_log.Action]:
     return [delta_log.txn(identifier, version, now=now) for identifier, version in versions.items()]
 
 
-def table_entry(slot: Slot, *, notes: Mapping[str, Any] | None = None) -> bytes | str:
-    """Version 0 of the table that a first slot creates, without its rows; or why such a table cannot exist."""
+def table_entry(slot: Slot, *, notes: Mapping[str, Any] | None = None, declared: bool = False) -> bytes | str:
+    """Version 0 of the table that a first slot creates, without its rows; or why such a table cannot exist. declared: as for
+    `TakesStatements.create`."""
     partition_by = slot.partition_by or ()
-    schema = delta_fit.new_schema(_rows(slot), partition_by)
+    columns = json.loads(slot.data_schema) if declared and slot.data_schema else _rows(slot)
+    schema = delta_fit.new_schema(columns, partition_by, declared=declared)
     if isinstance(schema, str):
         return schema
     return delta_log.new_table(

@@ -246,8 +246,9 @@ def _nulls(called: str) -> str:
     return f"its column {called} is NOT NULL, and the rows may hold nulls there; coalesce them"
 
 
-def new_schema(rows: Field, asked: Sequence[str]) -> Field | str:
-    """The schema of the table that these rows create, or one sentence why they cannot."""
+def new_schema(rows: Field, asked: Sequence[str], *, declared: bool = False) -> Field | str:
+    """The schema of the table that these rows create, or one sentence why they cannot. declared: the columns are those of a table, and may
+    be NOT NULL."""
     if why := _bad_columns(rows):
         return why
     types = {field["name"]: field["type"] for field in rows["fields"]}
@@ -259,7 +260,7 @@ def new_schema(rows: Field, asked: Sequence[str]) -> Field | str:
             return f"column {name} is {kind}, by which this version does not partition; use a date or a string"
     if why := _unkept(rows["fields"]):
         return why
-    return {"type": "struct", "fields": [nullable(column) for column in rows["fields"]]}
+    return {"type": "struct", "fields": rows["fields"] if declared else [nullable(column) for column in rows["fields"]]}
 
 
 def _unkept(columns: Sequence[Field]) -> str | None:

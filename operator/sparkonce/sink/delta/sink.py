@@ -263,7 +263,9 @@ class DeltaTableSink:
         """See `stream.Linked`."""
         return await self._commit(key, slot, after=after)
 
-    async def create(self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str]) -> bool:
+    async def create(
+        self, key: SinkKey, token: int, *, schema: str, partition_by: Sequence[str], declared: bool = False
+    ) -> bool:
         """See `TakesStatements.create`."""
         self.refuse_statements()
         slot = Slot(
@@ -277,7 +279,7 @@ class DeltaTableSink:
         while await self._log.load() is None:
             if await evidence.noted(self._objects, key) > token:
                 raise Fenced(f"attempt {token} of {key} was ended by a later one; it creates no table at {self.uri}")
-            await self._create_table(slot, tries, notes={"sinkKey": str(key)})
+            await self._create_table(slot, tries, notes={"sinkKey": str(key)}, declared=declared)
         return delta_log.created_for(await self._objects.get(delta_log.entry_path(0))) == str(key)
 
     def refuse_statements(self) -> None:
@@ -535,9 +537,11 @@ class DeltaTableSink:
             hit("sink.delta.checkpoint.before")
             await self._log.checkpoint(table)
 
-    async def _create_table(self, slot: Slot, tries: _Tries, *, notes: Mapping[str, Any] | None = None) -> None:
+    async def _create_table(
+        self, slot: Slot, tries: _Tries, *, notes: Mapping[str, Any] | None = None, declared: bool = False
+    ) -> None:
         """Creates version 0, with the schema of the rows and without files; of several writers one succeeds."""
-        entry = plan.table_entry(slot, notes=notes)
+        entry = plan.table_entry(slot, notes=notes, declared=declared)
         if isinstance(entry, str):
             raise InvalidInput(f"output {self.name} cannot become a Delta table at {self.uri}: {entry}")
         try:
