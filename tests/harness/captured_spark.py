@@ -153,6 +153,7 @@ def main(folder: Path, jars: str) -> None:
         [given.columns, sorted(tuple(row) for row in given.collect())],
         refused(first, lambda: spark.read.parquet("other")),
     ]
+    facts["spelled otherwise"] = [row[0] for row in spark.read.schema("V INT").load("days").collect()]
     facts["ended"] = sorted(name for name in (*DELTA, "events", "days", "parts") if attempt.committed(name) is not None)
     before = versions()
     second = captured(attempt)

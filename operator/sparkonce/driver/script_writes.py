@@ -180,7 +180,9 @@ class ScriptWrites:
         if not asked.isDefined():
             return rows
         schema = StructType.fromJson(json.loads(asked.get().json()))
-        missing = [field for field in schema.fields if field.name not in rows.columns]
+        # Without regard to case, as Spark's: `withColumns` would replace a column that the schema spells otherwise by nulls.
+        known = {name.lower() for name in rows.columns}
+        missing = [field for field in schema.fields if field.name.lower() not in known]
         return rows.withColumns({field.name: lit(None).cast(field.dataType) for field in missing}).to(schema)
 
     def session(self, made: Any) -> Any:

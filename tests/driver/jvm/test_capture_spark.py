@@ -65,6 +65,7 @@ def test_the_script_reads_back_what_its_slot_logs_show(facts: dict[str, Any]) ->
     parts, days, [columns, rows], nothing = facts["read by the script"]
     assert (parts, days) == (facts["parts"], facts["days"])
     assert (columns, rows) == (["v", "more"], [[1, None]])
+    assert facts["spelled otherwise"] == [1]
     assert nothing.startswith("AnalysisException")
 
 
