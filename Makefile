@@ -53,7 +53,7 @@ chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (h
 test: $(if $(CHECKED),ready,check) ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
 	@sh scripts/setup --quiet --tests
 ifeq ($(TIER)$(TESTS),all)
-	@red=0; SPARKONCE_FAILPOINTS_TALLY=$$(mktemp -d); export SPARKONCE_FAILPOINTS_TALLY; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
+	@red=0; SPARKONCE_FAILPOINTS_TALLY=$$(mktemp -d); export SPARKONCE_FAILPOINTS_TALLY; trap 'rm -r "$$SPARKONCE_FAILPOINTS_TALLY"' EXIT; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
 	sh scripts/cluster-parts || [ "$$CI" != true ] || exit 1; \
 	EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full || red=1; exit $$red # both tiers, so that one run shows all failures; a laptop skips what it cannot build
 else

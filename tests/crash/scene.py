@@ -103,8 +103,10 @@ class Scene:
     def ledger(self) -> Path:
         return self.folder / "ledger.db"
 
-    def run(self, failpoints: str = "", command: Sequence[str] = ("run", "job.yaml")) -> subprocess.Popen[bytes]:
-        """Starts a `sparkonce` command, `run` by default, in a session of its own."""
+    def run(
+        self, failpoints: str = "", command: Sequence[str] = ("run", "job.yaml"), *, program: str = "sparkonce"
+    ) -> subprocess.Popen[bytes]:
+        """Starts a `sparkonce` command, `run` by default, in a session of its own. program: the module that has the command line."""
         number = len(list(self.folder.glob("*.out")))
         once = self.folder / f"once-{number}"
         once.mkdir()
@@ -122,7 +124,7 @@ class Scene:
             environment["SPARKONCE_SPARK_SUBMIT"] = str(self.submit)
         with (self.folder / f"{number}.out").open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "sparkonce", *command, "--store", str(self.ledger), "--json"],
+                [sys.executable, "-m", program, *command, "--store", str(self.ledger), "--json"],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -150,6 +152,39 @@ class Scene:
         assert_eventually(lambda: inside.exists() or runner.poll() is not None, patience)
         assert runner.poll() is None, self.last_output()
         return runner
+
+    def freeze_at(self, point: str) -> None:
+        """Runs the job until a process of it has frozen at this step, and kills the runner."""
+        runner = self.run(f"{point}=1*stop")
+        assert_eventually(lambda: any(map(frozen, self.attempts())) or runner.poll() is not None, PATIENCE)
+        runner.kill()
+        runner.wait()
+        assert any(map(frozen, self.attempts())), self.last_output()
+
+    def freeze_at_gate(self, *, patience: float = PATIENCE) -> None:
+        """Freezes the whole attempt while its script waits at the gate, which is open afterwards, and kills the runner."""
+        runner = self.run_to_gate(patience=patience)
+        self.signal_attempts(signal.SIGSTOP)
+        runner.kill()
+        runner.wait()
+        self.gate.unlink()
+
+    def finish_beside_zombie(self) -> None:
+        """Sends the job again; its frozen attempt, which cannot be stopped, is replaced by one that succeeds."""
+        assert until_ended(self.run(program="crash.out_of_reach"), PATIENCE) == 0, self.last_output()
+        assert self.said()["phase"] == "Succeeded"
+        assert any(map(frozen, self.attempts()))
+
+    def wake(self, *refusals: str, patience: float = PATIENCE) -> None:
+        """Lets the frozen attempt go on until it has ended. It must have failed and said one of `refusals`, of ours by default: else it was
+        not refused, or never went on."""
+        zombies = set(self.attempts().values())
+        self.signal_attempts(signal.SIGCONT)
+        assert_eventually(lambda: not self.attempts(), patience)
+        [folder] = zombies
+        said = (folder / "stdout").read_text() + (folder / "stderr").read_text()
+        assert (folder / "exit").read_text().strip() != "0", said
+        assert any(each in said for each in refusals or ("Fenced", "AttemptEnded")), said
 
     def finish(self, tries: int = 6) -> dict[str, Any]:
         """Sends the job again, without faults, until it has Succeeded; returns the answer of the last run."""
@@ -211,14 +246,19 @@ class Scene:
         return path.read_text().split() if path.exists() else []
 
     # processes
-    def attempts(self) -> list[int]:
-        """Pids of all processes that run for an attempt of this scene."""
+    def attempts(self) -> dict[int, Path]:
+        """All processes that run for an attempt of this scene, by pid: the attempt's folder."""
         marker = f"SPARKONCE_ATTEMPT_FOLDER={self.ledger}.attempts/".encode()
-        found = []
+        found = {}
         for entry in filter(str.isdigit, (p.name for p in Path("/proc").iterdir())):
             with contextlib.suppress(OSError):
-                if marker in Path("/proc", entry, "environ").read_bytes():
-                    found.append(int(entry))
+                given = [
+                    each
+                    for each in Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                    if each.startswith(marker)
+                ]
+                if given:
+                    found[int(entry)] = Path(given[0].decode().partition("=")[2])
         return found
 
     def stopped(self, *pids: int) -> list[int]:

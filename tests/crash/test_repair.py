@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 
 from crash.scene import PATIENCE, Scene
 from harness import effort
-from harness.child import frozen
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
@@ -77,18 +75,12 @@ def test_a_driver_of_before_commits_nothing_after_the_repair(tmpfs_path: Path) -
     """It froze with its rows staged, its record was damaged and repaired, and the next attempt committed: it is fenced."""
     scene = Scene(tmpfs_path, shape="one")
     try:
-        runner = scene.run("driver.stage.after=1*stop")
-        assert_eventually(lambda: any(frozen(pid) for pid in scene.attempts()), timeout=PATIENCE)
-        runner.kill()
-        runner.wait()
-        zombies = [pid for pid in scene.attempts() if frozen(pid)]
+        scene.freeze_at("driver.stage.after")
         damage(scene)
         assert repaired(scene) == 0
-        assert scene.finish(tries=1)["result"]["attempts"] >= 2
-        for pid in zombies:
-            if frozen(pid):
-                os.kill(pid, signal.SIGCONT)
-        assert_eventually(lambda: not scene.attempts(), timeout=PATIENCE)
+        scene.finish_beside_zombie()
+        assert scene.said()["result"]["attempts"] >= 2
+        scene.wake()
         scene.check()
     finally:
         scene.clear()

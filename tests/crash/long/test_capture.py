@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from crash.scene import Scene, gate_of
 from harness.delta_jars import SESSION, delta_jars
-from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
 PATIENCE = 300
@@ -117,17 +115,11 @@ def test_a_script_killed_at_each_step(made: Callable[..., Captured], point: str,
 def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Callable[..., Captured]) -> None:
     """JVM and all: the statement of the woken driver is refused by Delta, and it writes nothing more."""
     scene = made()
-    runner = scene.run_to_gate(patience=PATIENCE)
-    frozen = scene.attempts()
-    scene.signal_attempts(signal.SIGSTOP)
-    runner.kill()
-    runner.wait()
-    scene.gate.unlink()
-    assert scene.finish()["phase"] == "Succeeded"
+    scene.freeze_at_gate(patience=PATIENCE)
+    scene.finish_beside_zombie()
     scene.right()
     entries = scene.entries()
-    scene.signal_attempts(signal.SIGCONT)
-    assert_eventually(lambda: not set(frozen) & set(scene.attempts()), PATIENCE)
+    scene.wake("ConcurrentTransactionException", patience=PATIENCE)
     assert scene.entries() == entries
     scene.right()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from crash.test_kinds import DELTA, ICEBERG, dies, properties
 from harness import effort
 from harness.arrow_stage import table_of
 from harness.contest import rows_in
-from harness.eventually import assert_eventually
 from harness.patience import until_ended
 from harness.sink_attempts import sink_at
 from sparkonce.blocking import run
@@ -92,14 +90,10 @@ def test_a_frozen_driver_that_wakes_after_its_successor_overwrites_nothing(tmpfs
     """Its successor has overwritten the table and another writer has added a row since: both stay."""
     scene = scene_of(tmpfs_path, "plain")
     try:
-        runner = scene.run(f"{point}=1*stop")
-        assert_eventually(lambda: f"{point}=stop" in scene.hits() or runner.poll() is not None, PATIENCE)
-        runner.kill()
-        runner.wait()
-        assert scene.finish()["phase"] == "Succeeded"
+        scene.freeze_at(point)
+        scene.finish_beside_zombie()
         scene.add(LATER)
-        scene.signal_attempts(signal.SIGCONT)
-        scene.signal_attempts(signal.SIGKILL)
+        scene.wake()
         assert scene.rows_of() == {name: [*numbers, LATER] for name, numbers in WRITTEN.items()}
     finally:
         scene.clear()
@@ -172,14 +166,10 @@ def test_a_frozen_driver_that_has_looked_overwrites_no_slot_log_later(tmpfs_path
     """It froze between its look and its create; its successor has overwritten the table, and another key has added a row since."""
     scene = log_scene(tmpfs_path)
     try:
-        runner = scene.run("sink.slots.looked=1*stop")
-        assert_eventually(lambda: "sink.slots.looked=stop" in scene.hits() or runner.poll() is not None, PATIENCE)
-        runner.kill()
-        runner.wait()
-        assert scene.finish()["phase"] == "Succeeded"
+        scene.freeze_at("sink.slots.looked")
+        scene.finish_beside_zombie()
         scene.add(LATER)
-        scene.signal_attempts(signal.SIGCONT)
-        scene.signal_attempts(signal.SIGKILL)
+        scene.wake()
         assert scene.rows_of() == [*range(ROWS), LATER]
     finally:
         scene.clear()

@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from crash.scene import Scene, gate_of
 from harness.delta_jars import SESSION, delta_jars
-from harness.eventually import assert_eventually
 from harness.patience import until_ended
 
 PATIENCE = 300
@@ -127,17 +126,11 @@ def test_a_block_killed_between_its_statements(made: Callable[[str], Statements]
 def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Statements]) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The statement of the woken driver is refused by Delta."""
     scene = made("many")
-    runner = scene.run_to_gate(patience=PATIENCE)
-    frozen = scene.attempts()
-    scene.signal_attempts(signal.SIGSTOP)
-    runner.kill()
-    runner.wait()
-    scene.gate.unlink()
-    assert scene.finish()["phase"] == "Succeeded"
+    scene.freeze_at_gate(patience=PATIENCE)
+    scene.finish_beside_zombie()
     right(scene, "many")
     entries = scene.entries()
-    scene.signal_attempts(signal.SIGCONT)
-    assert_eventually(lambda: not set(frozen) & set(scene.attempts()), PATIENCE)
+    scene.wake("ConcurrentTransactionException", patience=PATIENCE)
     assert scene.entries() == entries
     right(scene, "many")
 

@@ -49,6 +49,16 @@ def commits(plan: Plan) -> None:
     assert isinstance(run(sink.commit(key_of(name), sink_attempts.staged(plan, name, sink))), Committed)
 
 
+def begun(
+    folder: Path, mode: WriteMode, failpoints: str, days: tuple[str, ...], started: list[ForkServerProcess]
+) -> tuple[Plan, ForkServerProcess]:
+    """k1 has written its rows; a process overwrites them as the second attempt of k2."""
+    commits(plan_of(folder, "k1", days=days))
+    plan = plan_of(folder, "k2", 2, mode, failpoints, days=days)
+    started.append(process := sink_attempts.start(plan))
+    return plan, process
+
+
 def rows_of_all(names: Iterable[str]) -> list[int]:
     return sorted(itertools.chain.from_iterable(map(rows_of, names)))
 
@@ -69,9 +79,7 @@ def test_an_overwrite_killed_at_a_step_replaces_once(
     point: str, mode: WriteMode, days: tuple[str, ...], tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
     """k1 had rows before; k3 adds some after the death. If the slot was there k3's rows stay, else the next attempt replaces them, too."""
-    commits(plan_of(tmpfs_path, "k1", days=days))
-    plan = plan_of(tmpfs_path, "k2", 2, mode, f"{point}=kill", days=days)
-    started.append(process := sink_attempts.start(plan))
+    plan, process = begun(tmpfs_path, mode, f"{point}=kill", days, started)
     until_ended(process, LONG)
     assert process.exitcode == -signal.SIGKILL
     commits(plan_of(tmpfs_path, "k3", days=days))
@@ -92,9 +100,7 @@ def test_a_frozen_overwrite_wakes_after_its_successor(
     point: str, mode: WriteMode, days: tuple[str, ...], tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
     """The successor has replaced k1's rows and k3 has added some: what the zombie had seen long ago replaces nothing."""
-    commits(plan_of(tmpfs_path, "k1", days=days))
-    plan = plan_of(tmpfs_path, "k2", 2, mode, f"{point}=1*stop", days=days)
-    started.append(process := sink_attempts.start(plan))
+    plan, process = begun(tmpfs_path, mode, f"{point}=1*stop", days, started)
     assert_eventually(lambda: frozen(process), LONG)
     landed = point == "sink.slots.create.after"
     if not landed:

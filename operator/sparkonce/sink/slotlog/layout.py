@@ -26,7 +26,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import rfc8785
 from pydantic import TypeAdapter, ValidationError
@@ -166,10 +166,9 @@ async def with_files(objects: TableObjects, slot: Slot, folder: str, files: tupl
     """
     if len(files) <= FILES_IN_SLOT:
         return slot.model_copy(update={"files": files})
-    path, data = f"{folder}/{FILE_LIST}", rfc8785.dumps([file.dump() for file in files])
-    await _put(objects, path, data)
+    path, digest = await _put_list(objects, f"{folder}/{FILE_LIST}", [file.dump() for file in files])
     size = sum(file.bytes for file in files)
-    listing = Listing(path=path, digest=hashlib.sha256(data).hexdigest(), files=len(files), bytes=size)
+    listing = Listing(path=path, digest=digest, files=len(files), bytes=size)
     return slot.model_copy(update={"listing": listing, "schema_": LISTED_SCHEMA})
 
 
@@ -196,10 +195,8 @@ async def with_replaced(objects: TableObjects, slot: Slot, folder: str, *, order
     if len(given) <= REPLACED_IN_SLOT:
         replaces = Replacement(order=order, slots=given)
     else:
-        data = rfc8785.dumps(list(given))
-        digest = hashlib.sha256(data).hexdigest()
-        path = f"{folder}/_replaced-{digest[:32]}.json"  # a commit that is tried again may replace other slots
-        await _put(objects, path, data)
+        # the digest in its name, since a commit that is tried again may replace other slots
+        path, digest = await _put_list(objects, f"{folder}/_replaced-{{digest:.32}}.json", list(given))
         replaces = Replacement(order=order, listing=NamedSlots(path=path, digest=digest, slots=len(given)))
     return slot.model_copy(update={"replaces": replaces, "schema_": OVERWRITING_SCHEMA})
 
@@ -231,18 +228,21 @@ async def mark_overwritten(objects: TableObjects) -> None:
         await objects.persist([path])
 
 
-async def _put(objects: TableObjects, path: str, data: bytes) -> None:
-    """Creates a list in the folder of its write, durably. Only this write uses the folder: an existing list with this content is our own,
-    created by a request whose reply was lost.
+async def _put_list(objects: TableObjects, path: str, values: list[Any]) -> tuple[str, str]:
+    """Creates a list in the folder of its write, durably; returns its path and its SHA-256 as hex digits, which the given path may contain as
+    `{digest}`. Only this write uses the folder: an existing list with this content is our own, created by a request whose reply was lost.
 
     Raises:
         OutputUnavailable: the list may have been written, or another one is there.
     """
-    if await objects.create(path, data):
-        return
-    if await objects.get(path) != data:
-        raise OutputUnavailable(f"{objects.where(path)} holds another list; nothing was committed, run it again")
-    await objects.persist([path])
+    data = rfc8785.dumps(values)
+    digest = hashlib.sha256(data).hexdigest()
+    path = path.format(digest=digest)
+    if not await objects.create(path, data):
+        if await objects.get(path) != data:
+            raise OutputUnavailable(f"{objects.where(path)} holds another list; nothing was committed, run it again")
+        await objects.persist([path])
+    return path, digest
 
 
 async def _listed(
