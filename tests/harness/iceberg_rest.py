@@ -49,6 +49,11 @@ def spark_runtime() -> Path:
     return next(_jars("iceberg-spark", (("org.apache.iceberg", name, version, ""),)).glob(f"{name}-*.jar"))
 
 
+def sqlite_driver() -> Path:
+    """The jar of SQLite's JDBC driver. Skips the test if it cannot be had."""
+    return next(_jars("iceberg-rest", _SERVER).glob("sqlite-jdbc-*.jar"))
+
+
 @contextmanager
 def rest_server(folder: Path) -> Iterator[str]:
     """Starts a server with its catalog and warehouse in the folder; its URL. Skips the test if the server cannot be had."""

@@ -48,6 +48,7 @@ def main(folder: Path, jars: str) -> None:
     ]
     refused: dict[str, Callable[[], object]] = {
         "another table": lambda: spark.sql(f"INSERT INTO delta.`{other}` SELECT 1L, 1"),
+        "relative path": lambda: spark.sql("INSERT INTO delta.`../orders` SELECT 1L, 1"),
         "another path": lambda: one.write.format("delta").mode("append").save(str(other)),
         "several inserts": lambda: spark.sql(
             f"FROM {table} INSERT INTO {table} SELECT 1L, 1 INSERT INTO named SELECT 1L, 1"

@@ -149,8 +149,8 @@ def test_a_driver_that_dies_while_its_statement_runs(made: Callable[[str], Block
 
 
 def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Blocks]) -> None:
-    """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The branch of the woken driver is gone and main has moved on, so
-    Iceberg refuses its statement."""
+    """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The branch of the woken driver is gone and main has moved on,
+    so Iceberg refuses its statement."""
     scene = made("many")
     scene.freeze_at_gate(patience=PATIENCE)
     scene.finish_beside_zombie()

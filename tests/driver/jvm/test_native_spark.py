@@ -37,4 +37,5 @@ def test_each_kind_of_statement_is_in_the_table_once(facts: dict[str, Any]) -> N
 def test_what_is_no_statement_is_refused_before_it_runs(facts: dict[str, Any]) -> None:
     """Other tables, other commands, streams, threads: InvalidInput each, and no entry of the log. Reading is allowed."""
     assert {name: said for name, said in facts["refused"].items() if not str(said).startswith("InvalidInput")} == {}
+    assert "give the absolute one" in facts["refused"]["relative path"]
     assert (facts["written by refused calls"], facts["other"], facts["reads"]) == (0, 0, 10)

@@ -229,7 +229,7 @@ async def mark_overwritten(objects: TableObjects) -> None:
 
 
 async def _put_list(objects: TableObjects, path: str, values: list[Any]) -> tuple[str, str]:
-    """Creates a list in the folder of its write, durably; returns its path and its SHA-256 as hex digits, which the given path may contain as
+    """Creates a list in the folder of its write, durably; returns its path and its SHA-256 as hex digits, which `path` may contain as
     `{digest}`. Only this write uses the folder: an existing list with this content is our own, created by a request whose reply was lost.
 
     Raises:
