@@ -11,16 +11,15 @@ import pytest
 
 from chaos_runs import Arm, Task
 from chaos_session import Session
+from harness import effort
 from harness.eventually import assert_eventually
-from harness.node.chosen import chosen
 from harness.node.cluster import RealCluster
 from harness.node.release import Release
 from harness.node.scene import LONG, remove
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-ARMS = chosen([Arm.NEVER, Arm.SPARKONCE], in_ci=[])
-__test__ = bool(ARMS)
+ARMS = effort.below_soak([Arm.SPARKONCE], [Arm.NEVER, Arm.SPARKONCE])
 
 
 @pytest.mark.parametrize("arm", ARMS)

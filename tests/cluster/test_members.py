@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from harness.eventually import assert_eventually
-from harness.node.chosen import chosen
 from harness.node.release import Release, values
 from harness.node.scene import LONG, Scene
 from sparkonce.launch.kubernetes import JOBS
@@ -18,7 +17,7 @@ from sparkonce.launch.kubernetes import JOBS
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-@pytest.fixture(params=chosen((1, 3), in_ci=(1,)), ids=lambda members: f"{members} members")
+@pytest.fixture(params=(1, 3), ids=lambda members: f"{members} members")
 def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> Iterator[Release]:
     """The release, or one with three members in a namespace of its own; the first is uninstalled meanwhile, since both would serve the same
     objects."""

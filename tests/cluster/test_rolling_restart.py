@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.node.chosen import chosen
+from harness import effort
 from harness.node.release import NAMESPACE, Release
 from harness.node.scene import LONG, Scene
 
@@ -17,10 +17,10 @@ WITH_EXECUTORS = 2
 AT_ONCE = 4
 """Jobs that start together: beside other tests, a JVM needs ten core seconds to submit a job and ten more to start its driver."""
 PATIENCE = 4 * LONG
-"""Seconds for twenty drivers on cores that other tests share."""
+"""Seconds for four drivers, or twenty in the soak, on cores that other tests share."""
 
 
-@pytest.mark.parametrize("jobs", chosen((4, 20), in_ci=(4,)))
+@pytest.mark.parametrize("jobs", effort.below_soak([4], [4, 20]))
 def test_a_rolling_restart_adds_no_attempt(
     scene: Scene, release: Release, say: Callable[[str], None], jobs: int
 ) -> None:

@@ -12,7 +12,9 @@ import os
 import zlib
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Effort(StrEnum):
@@ -71,6 +73,12 @@ def rotated(cases: Sequence[Any], name: str) -> Sequence[Any]:
     the test's name, so that each case is played by some of the tests."""
     nth = size("every nth case")
     return cases[zlib.crc32(name.encode()) % nth :: nth]
+
+
+def below_soak(some: Sequence[T], everything: Sequence[T]) -> Sequence[T]:
+    """Parameters of tests that take minutes each: all of them in the soak, some at any other effort."""
+    assert set(some) <= set(everything), f"{set(some) - set(everything)} is not among them"
+    return everything if effort() is Effort.SOAK else some
 
 
 def base() -> str:
