@@ -86,12 +86,27 @@ class Outcome:
         self._file.write_text(json.dumps({"passed": len(self._passed - self._failed.keys()), "failed": self._failed}))
 
 
+class NamesFailures:
+    """Names each failure at once. Pytest does so at a run's end, and one of the full tier takes an hour."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and isinstance(reporter, pytest.TerminalReporter):
+            reporter.write_line(f"\nfailed: {report.nodeid}", red=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[tiers.VARIABLE] = config.getoption("--tier")
     if EXPLORES and config.getoption("hypothesis_seed", None) is None:  # hypothesis' own option wins
         core.global_force_seed = effort.seed("hypothesis")  # type: ignore[assignment] # it is declared as None alone
     if (outcome := config.getoption("--outcome")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcome(Path(outcome)))
+    if config.getoption("--tier") == "full" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamesFailures(config))
     if effort.effort() is not effort.Effort.GATE and TALLY_VARIABLE not in os.environ:  # workers find it in theirs
         os.environ[TALLY_VARIABLE] = config.stash[TALLY] = tempfile.mkdtemp(prefix="sparkonce-tally-")
 
