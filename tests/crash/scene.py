@@ -161,12 +161,12 @@ class Scene:
         runner.wait()
         assert any(map(frozen, self.attempts())), self.last_output()
 
-    def freeze_at_gate(self, *, patience: float = PATIENCE) -> None:
-        """Freezes the whole attempt while its script waits at the gate, which is open afterwards, and kills the runner."""
+    def signal_at_gate(self, number: signal.Signals, *, patience: float = PATIENCE) -> None:
+        """Kills the runner and sends this signal to the whole attempt while its script waits at the gate, which is open afterwards."""
         runner = self.run_to_gate(patience=patience)
-        self.signal_attempts(signal.SIGSTOP)
         runner.kill()
         runner.wait()
+        self.signal_attempts(number)
         self.gate.unlink()
 
     def finish_beside_zombie(self) -> None:

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from examples.sender import needs_spark
 from harness.patience import completed
-from harness.spark import java
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240  # seconds; a demo starts one JVM, and other tests may share the two cores
-
-needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJDK 17")
 
 
 @pytest.fixture

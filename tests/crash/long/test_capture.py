@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_a_script_killed_at_each_step(made: Callable[..., Captured], point: str,
 def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Callable[..., Captured]) -> None:
     """JVM and all: the statement of the woken driver is refused by Delta, and it writes nothing more."""
     scene = made()
-    scene.freeze_at_gate(patience=PATIENCE)
+    scene.signal_at_gate(signal.SIGSTOP, patience=PATIENCE)
     scene.finish_beside_zombie()
     scene.right()
     entries = scene.entries()

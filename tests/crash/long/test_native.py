@@ -94,11 +94,7 @@ def test_one_merge_killed_at_each_step(made: Callable[[str], Statements], point:
 def test_a_merge_whose_driver_dies_while_it_runs(made: Callable[[str], Statements]) -> None:
     """The driver's Python dies inside the statement, whose JVM is ended with it or later: the next attempt's MERGE is the only one."""
     scene = made("one")
-    runner = scene.run_to_gate(patience=PATIENCE)
-    runner.kill()
-    runner.wait()
-    scene.signal_attempts(signal.SIGKILL)
-    scene.gate.unlink()
+    scene.signal_at_gate(signal.SIGKILL, patience=PATIENCE)
     assert scene.finish()["phase"] == "Succeeded"
     right(scene, "one")
 
@@ -126,7 +122,7 @@ def test_a_block_killed_between_its_statements(made: Callable[[str], Statements]
 def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Statements]) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The statement of the woken driver is refused by Delta."""
     scene = made("many")
-    scene.freeze_at_gate(patience=PATIENCE)
+    scene.signal_at_gate(signal.SIGSTOP, patience=PATIENCE)
     scene.finish_beside_zombie()
     right(scene, "many")
     entries = scene.entries()

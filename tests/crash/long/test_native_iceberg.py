@@ -139,11 +139,7 @@ def test_a_block_killed_at_each_step(made: Callable[[str], Blocks], point: str, 
 def test_a_driver_that_dies_while_its_statement_runs(made: Callable[[str], Blocks]) -> None:
     """Its Python dies inside the MERGE, whose JVM ends with it or later: the next attempt's block is the only one that is visible."""
     scene = made("many")
-    runner = scene.run_to_gate(patience=PATIENCE)
-    runner.kill()
-    runner.wait()
-    scene.signal_attempts(signal.SIGKILL)
-    scene.gate.unlink()
+    scene.signal_at_gate(signal.SIGKILL, patience=PATIENCE)
     assert scene.finish()["phase"] == "Succeeded"
     scene.right("many")
 
@@ -152,7 +148,7 @@ def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Bl
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The branch of the woken driver is gone and main has moved on,
     so Iceberg refuses its statement."""
     scene = made("many")
-    scene.freeze_at_gate(patience=PATIENCE)
+    scene.signal_at_gate(signal.SIGSTOP, patience=PATIENCE)
     scene.finish_beside_zombie()
     scene.right("many")
     head = scene.table().current_snapshot()

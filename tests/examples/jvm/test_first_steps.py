@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from examples.test_demo import ROOT, answers, checkout, needs_spark, run
+from examples.sender import needs_spark
+from examples.test_demo import ROOT, answers, checkout, run
 from sparkonce.sink.slotlog.snapshot import Table
 
 __all__ = ["checkout"]

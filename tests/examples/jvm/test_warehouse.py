@@ -179,9 +179,9 @@ def test_on_iceberg(project: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     send(project, "On Iceberg", read)
 
 
-def test_a_script_that_nobody_changed(project: Sender) -> None:
+def test_an_existing_script_unmodified(project: Sender) -> None:
     """Parquet overwritten and read back, a table created and a MERGE: once, whatever the script does not know."""
-    [command] = commands("A script that nobody changed", project.folder)
+    [command] = commands("An existing script, unmodified", project.folder)
     lake = project.folder / "data" / "legacy"
     landing = Landing(project.folder / "data" / "landing")
     lines = landing.read("lines", MONTHS[0]).merge(landing.read("orders", MONTHS[0]), on="orderkey")
