@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, core, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from harness import effort, tiers
+from harness import effort, spark_archive, tiers
 from harness.scheduling import OneWorkerPerCluster
 from sparkonce import failpoints
 
@@ -34,7 +34,7 @@ slow but not red, while a test that hangs is ended."""
 
 # For spark-submit, here and in child processes: the flags of harness.spark.SHORT_LIVED, repeated because this file is also used alone. They
 # change nothing in a job, so keys and fingerprints stay the same.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {spark_archive.options()}")
 
 # A process that a test gives up on is aborted, and prints where its threads are (harness/patience.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
