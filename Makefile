@@ -22,7 +22,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) $(if $(SECOND_LOOK),scripts/second_look.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # the steps of a target have an order
-.PHONY: help setup ready archive parts images demo cluster-demo chaos test soak check format crd lock check-lock bench clean
+.PHONY: help setup ready parts images demo cluster-demo chaos test soak check format crd lock check-lock bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,12 +50,11 @@ chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (h
 	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_session.py $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
 
-archive: ready
-	@$(PY) tests/harness/spark_archive.py >/dev/null 2>&1 & # beside the checks, which keep one core busy; its second call waits for it
-
-test: archive $(if $(CHECKED),ready,check) ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
+test: $(if $(CHECKED),ready,check) ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
 	@sh scripts/setup --quiet --tests
+ifeq (,$(TESTS)$(filter quick operator,$(TIER))) # runs that start few Sparks save less than making the archive costs
 	@$(PY) tests/harness/spark_archive.py
+endif
 ifeq ($(TIER)$(TESTS),all)
 	@red=0; SPARKONCE_FAILPOINTS_TALLY=$$(mktemp -d); export SPARKONCE_FAILPOINTS_TALLY; trap 'rm -r "$$SPARKONCE_FAILPOINTS_TALLY"' EXIT; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
 	sh scripts/cluster-parts || [ "$$CI" != true ] || exit 1; \

@@ -33,13 +33,15 @@ CAMPAIGNS = (
     "tests/security/test_plan_documents.py",
     "tests/security/servers/test_random_tenant.py",
 )
+VARIANTS = ("-m", "soak", "tests")
+"""Tests of minutes that only the soak runs."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Repeats the campaigns at full size until the time is over.")
     parser.add_argument("--minutes", type=float, default=60.0, help="no round starts after this time")
     parser.add_argument("--workers", default="4")
-    parser.add_argument("campaigns", nargs="*", default=CAMPAIGNS, help="test files (default: all campaigns)")
+    parser.add_argument("campaigns", nargs="*", help="test files (default: all campaigns, and all tests marked `soak`)")
     asked = parser.parse_args()
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -54,14 +56,17 @@ def main() -> int:
         began = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-n", asked.workers, "--dist", "worksteal", "--durations=10"]
         with log.open("w") as out:
-            done = subprocess.run(
-                [*command, *asked.campaigns],
-                cwd=ROOT,
-                env={**os.environ, "EFFORT": "soak", "SEED": seed},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
+            for chosen in [asked.campaigns] if asked.campaigns else [CAMPAIGNS, VARIANTS]:
+                done = subprocess.run(
+                    [*command, *chosen],
+                    cwd=ROOT,
+                    env={**os.environ, "EFFORT": "soak", "SEED": seed},
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                )
+                if done.returncode != 0:
+                    break
         closing = (log.read_text().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
         took = time.monotonic() - began
         print(f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} SEED={seed} {took:.0f} s: {closing}", flush=True)

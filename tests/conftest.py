@@ -153,7 +153,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not tiers.full_folder(item.path, TESTS):
             item.add_marker(pytest.mark.timeout(_limit(item)), append=True)
-    if theirs := {item for item in items if not _ours(item, chosen)}:
+    if theirs := {
+        item for item in items if not _ours(item, chosen) or (not EXPLORES and item.get_closest_marker("soak"))
+    }:
         config.hook.pytest_deselected(items=list(theirs))
         items[:] = [item for item in items if item not in theirs]
     items.sort(key=lambda item: "cluster" not in item.path.parent.name)

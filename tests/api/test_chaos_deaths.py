@@ -70,6 +70,7 @@ def all_is_well(fleet: Fleet, kubeflow: FakeKubeflow, jobs: list[Applied], table
     assert rows_of(table) == Counter({n: of(jobs, "writes", "late") for n in ROWS})
 
 
+@pytest.mark.parametrize("store", ["etcd", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say) -> None:
     """One of three operators is killed under load: its jobs end like all others, on the attempts that they had."""
     scripted(kubeflow)
@@ -83,6 +84,7 @@ def test_a_killed_operator_costs_no_attempt(fleet: Fleet, kubeflow: FakeKubeflow
     all_is_well(fleet, kubeflow, jobs, table)
 
 
+@pytest.mark.parametrize("store", ["postgres", pytest.param("etcd", marks=pytest.mark.soak)], indirect=True)
 def test_all_operators_killed_at_once_cost_no_attempt(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
@@ -100,6 +102,7 @@ def test_all_operators_killed_at_once_cost_no_attempt(
     all_is_well(fleet, kubeflow, jobs, table)
 
 
+@pytest.mark.parametrize("store", ["etcd", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 def test_a_frozen_operator_wakes_up_and_does_no_harm(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_frozen_operator_wakes_up_and_does_no_harm(
     all_is_well(fleet, kubeflow, jobs, table)
 
 
+@pytest.mark.parametrize("store", ["postgres", pytest.param("etcd", marks=pytest.mark.soak)], indirect=True)
 def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:
@@ -157,6 +161,7 @@ def writes(cluster: Cluster) -> Counter[str]:
     return counted
 
 
+@pytest.mark.parametrize("store", ["etcd", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 def test_six_hundred_jobs_on_three_operators(fleet: Fleet, cluster: Cluster, kubeflow: FakeKubeflow, say: Say) -> None:
     """All jobs succeed, each with one application and one driver, and with few writes to the API server per job."""
     fleet.start(3)

@@ -69,6 +69,7 @@ def said(taken: list[Taken]) -> str:
     return f"{len(times)} keys: max {max(times):.2f} s, median {statistics.median(times):.2f} s"
 
 
+@pytest.mark.parametrize("store", ["postgres", pytest.param("etcd", marks=pytest.mark.soak)], indirect=True)
 def test_a_dead_owner_is_replaced_within_its_lease_and_a_second(fleet: Fleet, kubeflow: FakeKubeflow, say: Say) -> None:
     """Ten running jobs lose their owner five times to SIGKILL and five times to SIGTERM: each has a new owner in time, and none is started
     again."""

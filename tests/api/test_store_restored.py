@@ -157,7 +157,7 @@ def each_ran_once(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
         assert applications_of(fleet, key) == wanted, name
 
 
-@pytest.mark.parametrize("last", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("last", [20, pytest.param(100, marks=pytest.mark.soak)])
 def test_a_restored_ledger_is_accepted_and_no_job_runs_twice(
     fleet: Fleet, kubeflow: FakeKubeflow, go: threading.Event, tmp_path: Path, last: int
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from chaos_runs import Arm, Task
 from chaos_session import Session
-from harness import effort
 from harness.eventually import assert_eventually
 from harness.node.cluster import RealCluster
 from harness.node.release import Release
@@ -19,10 +18,9 @@ from harness.node.scene import LONG, remove
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-ARMS = effort.below_soak([Arm.SPARKONCE], [Arm.NEVER, Arm.SPARKONCE])
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [Arm.SPARKONCE, pytest.param(Arm.NEVER, marks=pytest.mark.soak)])
 def test_a_label_during_the_submission(
     cluster: RealCluster, release: Release, arm: Arm, say: Callable[[str], None]
 ) -> None:

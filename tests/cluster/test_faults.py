@@ -14,7 +14,13 @@ from harness.node.scene import LONG, Scene
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-@pytest.mark.parametrize("what", FAULTS)
+MORE = {"driver deleted before its commit", "driver deleted after its commit"}
+"""Between the two others of their kind."""
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(name, marks=pytest.mark.soak) if name in MORE else name for name in FAULTS]
+)
 def test_each_fault_once(scene: Scene, release: Release, what: str, say: Callable[[str], None]) -> None:
     """Whatever is killed, frozen or cut off during a job: one effect, the right rows, a matching record, no application left."""
     fault = FAULTS[what]

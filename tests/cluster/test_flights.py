@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from harness import effort
 from harness.eventually import assert_eventually
 from harness.node.flights import SCRIPTS, Flights
 from harness.node.release import STORE, Release
@@ -37,7 +36,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=effort.below_soak(["s3"], ["volume", "s3"]))
+@pytest.fixture(params=["s3", pytest.param("volume", marks=pytest.mark.soak)])
 def flights(release: Release, raw: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Flights]:
     release.until_ready()
     with versitygw(tmp_path, STORE) if request.param == "s3" else nullcontext() as server:

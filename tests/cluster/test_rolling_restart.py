@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import effort
 from harness.node.release import NAMESPACE, Release
 from harness.node.scene import LONG, Scene
 
@@ -20,7 +19,7 @@ PATIENCE = 4 * LONG
 """Seconds for four drivers, or twenty in the soak, on cores that other tests share."""
 
 
-@pytest.mark.parametrize("jobs", effort.below_soak([4], [4, 20]))
+@pytest.mark.parametrize("jobs", [4, pytest.param(20, marks=pytest.mark.soak)])
 def test_a_rolling_restart_adds_no_attempt(
     scene: Scene, release: Release, say: Callable[[str], None], jobs: int
 ) -> None:

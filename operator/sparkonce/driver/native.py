@@ -274,7 +274,7 @@ class Native(AttemptBlock):
                 self._own.add(statement.table)
         else:
             what = "is no Delta table" if identity is None else "is another table"
-            if identity is None and statement.by_path and "`/" not in statement.table and ":/" not in statement.table:
+            if identity is None and statement.by_relative_path:
                 what += " (Delta takes no relative path: give the absolute one)"
             self.refuse(f"{statement.kind} on {statement.table}, which {what}")
 

@@ -111,6 +111,11 @@ class Statement:
         return self.table.startswith(("delta.`", "`delta`.`"))
 
     @property
+    def by_relative_path(self) -> bool:
+        """Whether it names its table by a relative path, which Delta takes for no table."""
+        return self.by_path and "`/" not in self.table and ":/" not in self.table
+
+    @property
     def identity(self) -> str | None:
         """Identity of the Delta table that it writes; None if that is no Delta table, or does not exist."""
         from pyspark.errors import PySparkException

@@ -85,19 +85,19 @@ def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[..., Captured]:
     ("point", "skip"),
     [
         ("driver.native.open", 0),
-        ("driver.native.before", 0),  # the MERGE
+        pytest.param("driver.native.before", 0, marks=pytest.mark.soak),  # the MERGE
         ("driver.native.after", 0),
-        ("driver.native.before", 1),  # the append
-        ("driver.native.after", 1),
-        ("sink.delta.table.before", 0),  # the table that the script makes
+        pytest.param("driver.native.before", 1, marks=pytest.mark.soak),  # the append
+        pytest.param("driver.native.after", 1, marks=pytest.mark.soak),
+        pytest.param("sink.delta.table.before", 0, marks=pytest.mark.soak),  # the table that the script makes
         ("sink.delta.table.after", 0),
         ("driver.native.before", 2),
-        ("driver.native.after", 2),
-        ("driver.stage.before", 0),  # Parquet
+        pytest.param("driver.native.after", 2, marks=pytest.mark.soak),
+        pytest.param("driver.stage.before", 0, marks=pytest.mark.soak),  # Parquet
         ("driver.stage.after", 0),
         ("driver.commit.after", 0),
         ("driver.native.end.before", 0),
-        ("driver.native.end.before", 1),
+        pytest.param("driver.native.end.before", 1, marks=pytest.mark.soak),
         ("driver.write.done", 2),  # all but the last end
     ],
 )

@@ -105,9 +105,9 @@ def test_a_merge_whose_driver_dies_while_it_runs(made: Callable[[str], Statement
     [
         ("driver.native.before", 1),
         ("driver.native.empty", 0),
-        ("driver.native.after", 2),
-        ("driver.native.before", 3),
-        ("driver.native.end.before", 0),
+        pytest.param("driver.native.after", 2, marks=pytest.mark.soak),
+        pytest.param("driver.native.before", 3, marks=pytest.mark.soak),
+        pytest.param("driver.native.end.before", 0, marks=pytest.mark.soak),
     ],
 )
 def test_a_block_killed_between_its_statements(made: Callable[[str], Statements], point: str, skip: int) -> None:

@@ -111,10 +111,10 @@ def made(
 @pytest.mark.parametrize(
     ("point", "skip", "visible"),
     [
-        ("driver.native.open", 0, False),
+        pytest.param("driver.native.open", 0, False, marks=pytest.mark.soak),
         ("sink.iceberg.branch.after", 0, False),
-        ("driver.native.before", 0, False),
-        ("driver.native.after", 0, False),
+        pytest.param("driver.native.before", 0, False, marks=pytest.mark.soak),
+        pytest.param("driver.native.after", 0, False, marks=pytest.mark.soak),
         ("driver.native.after", 2, False),
         ("driver.native.end.before", 0, False),
         ("sink.iceberg.commit.before", 0, False),

@@ -24,6 +24,7 @@ from typing import Any
 
 import trustme
 
+from harness import spark_archive
 from harness.apiserver import (
     ADMIN,
     TOKENS,
@@ -379,7 +380,7 @@ def spark_environment(kubeconfig: Path, host: str, port: str) -> dict[str, str]:
         "KUBERNETES_SERVICE_PORT": port,
         "SPARK_HOME": str(home),
         "PYTHONPATH": str(home.parent),
-        "SPARK_SUBMIT_OPTS": f"-Xmx256m {SHORT_LIVED}",
+        "SPARK_SUBMIT_OPTS": f"-Xmx256m {SHORT_LIVED} {spark_archive.options()}",
         "NO_PROXY": "*",
     }
 

@@ -166,7 +166,7 @@ async def with_files(objects: TableObjects, slot: Slot, folder: str, files: tupl
     """
     if len(files) <= FILES_IN_SLOT:
         return slot.model_copy(update={"files": files})
-    path, digest = await _put_list(objects, f"{folder}/{FILE_LIST}", [file.dump() for file in files])
+    path, digest = await _put_list(objects, folder, FILE_LIST, [file.dump() for file in files])
     size = sum(file.bytes for file in files)
     listing = Listing(path=path, digest=digest, files=len(files), bytes=size)
     return slot.model_copy(update={"listing": listing, "schema_": LISTED_SCHEMA})
@@ -196,7 +196,7 @@ async def with_replaced(objects: TableObjects, slot: Slot, folder: str, *, order
         replaces = Replacement(order=order, slots=given)
     else:
         # the digest in its name, since a commit that is tried again may replace other slots
-        path, digest = await _put_list(objects, f"{folder}/_replaced-{{digest:.32}}.json", list(given))
+        path, digest = await _put_list(objects, folder, "_replaced-{digest:.32}.json", list(given))
         replaces = Replacement(order=order, listing=NamedSlots(path=path, digest=digest, slots=len(given)))
     return slot.model_copy(update={"replaces": replaces, "schema_": OVERWRITING_SCHEMA})
 
@@ -228,8 +228,8 @@ async def mark_overwritten(objects: TableObjects) -> None:
         await objects.persist([path])
 
 
-async def _put_list(objects: TableObjects, path: str, values: list[Any]) -> tuple[str, str]:
-    """Creates a list in the folder of its write, durably; returns its path and its SHA-256 as hex digits, which `path` may contain as
+async def _put_list(objects: TableObjects, folder: str, name: str, values: list[Any]) -> tuple[str, str]:
+    """Creates a list in the folder of its write, durably; returns its path and its SHA-256 as hex digits, which `name` may contain as
     `{digest}`. Only this write uses the folder: an existing list with this content is our own, created by a request whose reply was lost.
 
     Raises:
@@ -237,7 +237,7 @@ async def _put_list(objects: TableObjects, path: str, values: list[Any]) -> tupl
     """
     data = rfc8785.dumps(values)
     digest = hashlib.sha256(data).hexdigest()
-    path = path.format(digest=digest)
+    path = f"{folder}/{name.format(digest=digest)}"
     if not await objects.create(path, data):
         if await objects.get(path) != data:
             raise OutputUnavailable(f"{objects.where(path)} holds another list; nothing was committed, run it again")
