@@ -108,7 +108,19 @@ REFUSED: list[tuple[Changes, str]] = [
         },
         "should match",
     ),
-    ({("spec", "outputs", 0, "mode"): "Merge"}, "Unsupported value"),
+    ({("spec", "outputs", 0, "mode"): "Upsert"}, "Unsupported value"),
+    (
+        {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Merge"}]},
+        "on must name the columns that identify a row where mode is Merge, and be absent elsewhere",
+    ),
+    (
+        {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "on": ["id"]}]},
+        "on must name the columns that identify a row where mode is Merge, and be absent elsewhere",
+    ),
+    (
+        {("spec", "outputs"): [{"name": "a", "slotLog": {"path": "a"}, "mode": "Merge", "on": ["id"]}]},
+        "mode must not be Merge for a slotLog; declare a delta or iceberg output",
+    ),
     (
         {("spec", "outputs"): [{"name": "a", "delta": PLAIN["delta"], "mode": "Overwrite", "onRerun": "Append"}]},
         "onRerun must be Replace, or absent, beside a mode that overwrites",

@@ -27,6 +27,8 @@ def main(shape: str, table: str, gate: str) -> None:
     job = sparkonce.current()
     if shape == "one":
         job.sql(MERGE.format(t=table), "orders")
+    elif shape == "write":
+        job.write(spark.range(5, 15).selectExpr("slow(id) AS id", "100 AS v"), "orders")
     else:
         with job.native("orders"):
             spark.sql(MERGE.format(t=table))

@@ -24,6 +24,7 @@ from sparkonce.errors import (
     KeyConflict,
     LateInSeries,
     OutputUnavailable,
+    OutputUnsupported,
     UndeclaredOutput,
 )
 from sparkonce.model.record import Verdict
@@ -274,7 +275,7 @@ def test_a_declared_mode_needs_no_word_in_the_code(tmp_path: Path) -> None:
             r"^mode='overwrite' contradicts spec.outputs\[orders\].mode, which is Append; leave one of them out$",
         ),
         ("Overwrite", "append", r"^mode='append' contradicts spec.outputs\[orders\].mode, which is Overwrite; "),
-        (None, "errorifexists", r"^mode='errorifexists' is none of Append, Overwrite, OverwritePartitions$"),
+        (None, "errorifexists", r"^mode='errorifexists' is none of Append, Overwrite, OverwritePartitions, Merge$"),
     ],
 )
 def test_a_mode_that_the_output_does_not_take_is_refused_before_the_frame_runs(
@@ -287,6 +288,22 @@ def test_a_mode_that_the_output_does_not_take_is_refused_before_the_frame_runs(
     with pytest.raises(InvalidInput, match=sentence), job.transaction() as tx:
         tx.write(NEVER, "orders", mode=asked)
     assert not (tmp_path / "orders").exists()
+
+
+def test_merge_is_for_tables_of_delta_and_iceberg_and_stands_alone(tmp_path: Path) -> None:
+    """A slot log is refused where the code asks for it, and so is a transaction; no row is computed."""
+    with pytest.raises(
+        OutputUnsupported, match="output orders is a slotLog, which takes no mode Merge; declare a delta or"
+    ):
+        granted(tmp_path, "orders").job().write(NEVER, "orders", mode="merge", on=["number"])
+    job = delta_job(tmp_path / "delta", mode="Merge", on=["number"])
+    with (
+        pytest.raises(
+            InvalidInput, match="output orders has mode Merge, in which Spark commits by itself and with nothing else"
+        ),
+        job.transaction() as tx,
+    ):
+        tx.write(NEVER, "orders")
 
 
 @pytest.mark.parametrize("declared", ["Overwrite", None])

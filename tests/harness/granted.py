@@ -14,6 +14,7 @@ from harness.memory_store import MemoryStore
 from sparkonce.blocking import run
 from sparkonce.driver.channel import Channel, DirectChannel
 from sparkonce.driver.context import Job
+from sparkonce.driver.current import merged_on
 from sparkonce.errors import OutputUnavailable
 from sparkonce.local.prepare import Prepared, assemble
 from sparkonce.model.record import Assignment, Record, Settling, Why
@@ -68,7 +69,12 @@ class Granted:
 
     def job(self, *, channel: Channel | None = None, sinks: Mapping[str, Sink] | None = None) -> Job:
         """What `current()` returns; its heartbeat is not started."""
-        return Job(self.assignment, sinks or self.sinks(), channel or DirectChannel(self.store, self.assignment))
+        return Job(
+            self.assignment,
+            sinks or self.sinks(),
+            channel or DirectChannel(self.store, self.assignment),
+            merged_on=merged_on(self.prepared.job),
+        )
 
     def key(self, output: str) -> SinkKey:
         return sink_key(self.record.key_hash, self.record.generation, self.sinks()[output])

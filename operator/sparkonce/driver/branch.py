@@ -72,9 +72,17 @@ class BranchBlock(AttemptBlock):
     session: the one that reads its own writes; Spark's active one, unless a test has another.
     look: how Spark sees a table (`shown`)."""
 
-    def __init__(self, job: Job, output: str, *, session: SparkSession | None = None, look: Look | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        output: str,
+        *,
+        merges: bool = False,
+        session: SparkSession | None = None,
+        look: Look | None = None,
+    ) -> None:
         sink, self._key = job._sink(output)
-        super().__init__(job, sink)
+        super().__init__(job, sink, merges=merges)
         self._branches: Any = sink  # a Sink that also TakesBranch: Python has no intersection types
         self._session, self._look = session, look or shown
         self._nonce = secrets.token_hex(16)
@@ -89,6 +97,11 @@ class BranchBlock(AttemptBlock):
         self._open = contextlib.ExitStack()
         self.written: Written | None = None
         """What the block wrote; set when it has ended, or if the key was committed before."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether statements will not run, since the block is in the table."""
+        return self._opened is None
 
     @property
     def done(self) -> int:

@@ -29,6 +29,7 @@ from sparkonce.blocking import run
 from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.channel import Channel, Written
 from sparkonce.driver.heartbeat import Heartbeat
+from sparkonce.driver.merge import merge
 from sparkonce.driver.native import Native
 from sparkonce.driver.native import native as native_block
 from sparkonce.driver.native import sql as native_sql
@@ -102,10 +103,12 @@ class Job:
         *,
         interval: float = 2.0,
         expected: Mapping[str, Expect] | None = None,
+        merged_on: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.assignment, self.channel = assignment, channel
         self._sinks = dict(sinks)
         self._expected = dict(expected or {})
+        self._merged_on = dict(merged_on or {})
         self._rows = 0
         self._values: dict[str, Any] = {}
         self._outputs_written: set[str] = set()
@@ -145,13 +148,17 @@ class Job:
         output: str,
         *,
         mode: str | None = None,
+        on: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         merge_schema: bool = False,
     ) -> Written:
         """Writes the rows as this job's one effect on this output.
 
-        mode: "append", "overwrite" (replaces all rows of the table) or "overwritePartitions" (replaces those of the partitions that these
-        rows belong to), upper or lower case. None: what `spec.outputs[].mode` declares, or else append.
+        mode: "append", "overwrite" (replaces all rows of the table), "overwritePartitions" (replaces those of the partitions that these
+        rows belong to) or "merge" (replaces those with the same values in the columns `on`), upper or lower case. None: what
+        `spec.outputs[].mode` declares, or else append.
+
+        on: columns that identify a row, for mode "merge". Empty: what `spec.outputs[].on` declares.
 
         partition_by: columns to partition by; readers skip folders that a filter excludes.
         merge_schema: adds columns that a Delta or Iceberg table does not have yet (slot logs merge when they are read).
@@ -169,7 +176,16 @@ class Job:
             OutputUnavailable: unknown whether the write was committed; a settle run or the next attempt determines it.
         """
         sink, key = self._sink(output)
-        options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema, mode=_mode(sink, mode))
+        chosen = _mode(sink, mode)
+        if (chosen or sink.mode) is WriteMode.MERGE:
+            if partition_by or merge_schema:
+                raise InvalidInput(
+                    "mode Merge takes neither partition_by nor merge_schema; change the table beforehand"
+                )
+            return merge(self, sink, key, frame, on)
+        if on:
+            raise InvalidInput("on=[...] names the columns by which mode Merge replaces rows; leave it out")
+        options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema, mode=chosen)
         written = self._write(sink, key, frame, options)
         self._outputs_written.add(output)
         self._report_progress()
@@ -455,6 +471,10 @@ class Transaction:
                 "a transaction writes inside its own block: `with job.transaction() as tx:`; nothing was staged"
             )
         chosen = _mode(sink, mode)
+        if (chosen or sink.mode) is WriteMode.MERGE:
+            raise InvalidInput(
+                f"output {output} has mode Merge, in which Spark commits by itself and with nothing else; write it outside of the block"
+            )
         if sink.kind == "slotLog" and (chosen or sink.mode) not in (None, WriteMode.APPEND):
             raise InvalidInput(
                 f"output {output} is a slotLog, which no transaction overwrites: what is replaced would be decided when the transaction is "

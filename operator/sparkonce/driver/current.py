@@ -83,6 +83,7 @@ def from_environment(environment: Mapping[str, str], *, stager: Stager | None = 
         channel,
         interval=min(longest, timeout / 4) if timeout else longest,
         expected=expected_of(spec),
+        merged_on=merged_on(spec),
     )
     with contextlib.suppress(StoreUnavailable):  # silence proves nothing and never ends an attempt
         if not job.channel.renew({}):
@@ -130,3 +131,8 @@ def join(folder: Path, assignment: Assignment) -> None:
 def expected_of(job: IdempotentJob) -> dict[str, Expect]:
     """`expect` of each declared output, by name."""
     return {output.name: output.expect for output in job.resolved_outputs}
+
+
+def merged_on(job: IdempotentJob) -> dict[str, tuple[str, ...]]:
+    """`on` of each declared output that has it, by name."""
+    return {output.name: output.on for output in job.resolved_outputs if output.on is not None}

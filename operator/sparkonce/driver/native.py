@@ -21,6 +21,7 @@ Another statement after it is refused, because the outcome of the first may stil
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -74,16 +75,18 @@ CONFLICTS = 4
 one tries again."""
 
 
-def native(job: Job, output: str, *, atomic: bool = False) -> Native | BranchBlock:
-    """A block of statements on an output, as its kind takes them. Raises: InvalidInput, OutputUnsupported."""
+def native(job: Job, output: str, *, atomic: bool = False, merges: bool = False) -> Native | BranchBlock:
+    """A block of statements on an output, as its kind takes them. merges: as of `AttemptBlock`. Raises: InvalidInput, OutputUnsupported."""
     sink, _ = job._sink(output)
-    return BranchBlock(job, output) if isinstance(sink, TakesBranch) else Native(job, output, atomic=atomic)
+    if isinstance(sink, TakesBranch):
+        return BranchBlock(job, output, merges=merges)
+    return Native(job, output, atomic=atomic, merges=merges)
 
 
 class Native(AttemptBlock):
     """A block of statements on one output. One thread, one block at a time."""
 
-    def __init__(self, job: Job, output: str, *, atomic: bool = False) -> None:
+    def __init__(self, job: Job, output: str, *, atomic: bool = False, merges: bool = False) -> None:
         sink, self._key = job._sink(output)
         if not isinstance(sink, TakesStatements):
             raise OutputUnsupported(
@@ -91,7 +94,7 @@ class Native(AttemptBlock):
                 "job.write()"
             )
         sink.refuse_statements()
-        super().__init__(job, sink)
+        super().__init__(job, sink, merges=merges)
         self._atomic = atomic
         self._statements: Any = sink  # a Sink that also TakesStatements: Python has no intersection types
         self._nonce = job.assignment.nonce
@@ -106,6 +109,12 @@ class Native(AttemptBlock):
         self._hooks: AbstractContextManager[None] | None = None
         self.written: Written | None = None
         """What the block wrote; set when it has ended."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether the next statement will not run, since it is in the table."""
+        chain = self._require_chain()
+        return self._next < chain.batches or chain.ended
 
     @property
     def done(self) -> int:
@@ -335,10 +344,25 @@ def sql(job: Job, text: str, output: str, *, args: Any = None, session: SparkSes
         raise InvalidInput(f"{takes} {refused}") from None
     if writes is None:
         raise InvalidInput(f"{takes} a query that only reads")
+    return run_once(job, output, lambda: spark.sql(text, args))
+
+
+def run_once(
+    job: Job,
+    output: str,
+    statement: Callable[[], object],
+    *,
+    before: Callable[[], object] = lambda: None,
+    merges: bool = False,
+) -> Written:
+    """Runs the one statement of a block; again, where other writers changed an Iceberg table meanwhile. before: what is to be checked at
+    first, unless the statement is in the table. Raises: as `sql`."""
     for left in reversed(range(CONFLICTS)):
         try:
-            with native(job, output, atomic=True) as block:
-                spark.sql(text, args)
+            with native(job, output, atomic=True, merges=merges) as block:
+                if not block.skips:
+                    before()
+                statement()
         except TableMoved:
             if not left:
                 raise

@@ -175,11 +175,13 @@ class StatementBlock:
 class AttemptBlock(StatementBlock):
     """A native block of a running attempt: one thread, while the attempt lasts.
 
+    merges: it is the MERGE by which `job.write` writes in that mode.
+
     Raises: InvalidInput: the output declares what no native block keeps."""
 
-    def __init__(self, job: Job, sink: Sink) -> None:
+    def __init__(self, job: Job, sink: Sink, *, merges: bool = False) -> None:
         super().__init__(sink.name)
-        if sink.mode not in (None, WriteMode.APPEND):
+        if sink.mode not in (None, WriteMode.MERGE if merges else WriteMode.APPEND):
             raise InvalidInput(
                 f"spec.outputs[{sink.name}].mode is {sink.mode}, and the statements of a native block say what they do; leave it out"
             )

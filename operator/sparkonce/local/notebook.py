@@ -27,7 +27,7 @@ from sparkonce.attempt.request import Answer, Answered
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel, Written
 from sparkonce.driver.context import Job
-from sparkonce.driver.current import BEAT, expected_of
+from sparkonce.driver.current import BEAT, expected_of, merged_on
 from sparkonce.driver.statements import Statement, StatementBlock, recognised
 from sparkonce.driver.stream import Streamed
 from sparkonce.errors import (
@@ -363,7 +363,12 @@ def _held(runner: LocalRunner, prepared: Prepared, lease: Lease, begun: _Begun) 
         run(begun.drive.note(record, begun.claim, seen))
     channel = _InlineHeartbeat(runner, told, lease)
     held = Job(
-        told, sinks_of(prepared.job, prepared.spec.base), channel, interval=BEAT, expected=expected_of(prepared.job)
+        told,
+        sinks_of(prepared.job, prepared.spec.base),
+        channel,
+        interval=BEAT,
+        expected=expected_of(prepared.job),
+        merged_on=merged_on(prepared.job),
     )
     if not channel.renew({}):
         raise AttemptEnded(f"attempt {told.attempt} of {told.key} is over before its block began; run the cell again")

@@ -168,11 +168,20 @@ def _exactly_one(*fields: str) -> Schema:
 
 
 def _mode_rules() -> list[Schema]:
-    appends = "!has(self.mode) || self.mode == 'Append'"
+    appends = "!has(self.mode) || self.mode == 'Append' || self.mode == 'Merge'"
+    merges = "has(self.mode) && self.mode == 'Merge'"
     return [
         {
             "rule": f"{appends} || !has(self.onRerun) || self.onRerun == 'Replace'",
             "message": "onRerun must be Replace, or absent, beside a mode that overwrites",
+        },
+        {
+            "rule": f"({merges}) == has(self.on)",
+            "message": "on must name the columns that identify a row where mode is Merge, and be absent elsewhere",
+        },
+        {
+            "rule": f"!({merges}) || !has(self.slotLog)",
+            "message": "mode must not be Merge for a slotLog; declare a delta or iceberg output",
         },
     ]
 

@@ -86,6 +86,8 @@ class WriteMode(StrEnum):
     """Replaces all of them."""
     OVERWRITE_PARTITIONS = "OverwritePartitions"
     """Replaces those of the partitions that it writes rows to."""
+    MERGE = "Merge"
+    """Replaces those whose key (`Output.on`) its rows have, and keeps the others."""
 
 
 class SlotLog(ResourceModel):
@@ -130,8 +132,13 @@ class Output(ResourceModel):
     iceberg: Iceberg | None = None
     """An Iceberg table."""
     mode: WriteMode | None = None
-    """What a commit does to the rows that are there: keeps them (Append), replaces all (Overwrite), or replaces those of the partitions
-    that it writes to (OverwritePartitions). Without it the job's code may choose, and appends if it does not."""
+    """What a commit does to the rows that are there: keeps them (Append), replaces all (Overwrite), replaces those of the partitions
+    that it writes to (OverwritePartitions), or replaces those with the same values in the columns `on` (Merge). Without it the job's code
+    may choose, and appends if it does not."""
+    # Without a default in the CRD, as capture below.
+    on: Annotated[tuple[ColumnName, ...], Field(min_length=1, max_length=16)] | None = None
+    """Columns that identify a row, for mode Merge: a row that is there with the same values, NULL included, is replaced. Delta and Iceberg
+    tables only."""
     on_rerun: OnRerun = OnRerun.REPLACE
     """What readers see after a rerun: the newest generation alone, or all of them."""
     expect: Expect = Expect()
@@ -147,7 +154,7 @@ class Output(ResourceModel):
         if len(kinds) != 1:
             found = "none is given" if not kinds else f"{len(kinds)} are given"
             refuse("Output", [((), f"must have exactly one of slotLog, delta and iceberg; {found}")])
-        if self.capture or self.mode not in (None, WriteMode.APPEND):
+        if self.capture or self.on is not None or self.mode not in (None, WriteMode.APPEND):
             self._refuse_contradictions()
         return self
 
@@ -158,6 +165,8 @@ class Output(ResourceModel):
             problems.append((("capture",), "must be absent for an iceberg table; write it with job.write()"))
         if self.capture and self.mode is not None:
             problems.append((("mode",), "must be absent beside capture: the script's own writes say what they do"))
+        elif self.mode is WriteMode.MERGE or self.on is not None:
+            problems += self._problems_of_merge()
         elif self.mode not in (None, WriteMode.APPEND) and self.on_rerun is not OnRerun.REPLACE:
             problems.append((("onRerun",), f"must be Replace, or absent, beside mode {self.mode}"))
         if self.capture and self.delta is not None and self.expect != Expect():
@@ -165,6 +174,22 @@ class Output(ResourceModel):
             problems.append((("expect",), sentence))
         if problems:
             refuse("Output", problems)
+
+    def _problems_of_merge(self) -> list[tuple[Loc, str]]:
+        problems: list[tuple[Loc, str]] = []
+        if self.mode is not WriteMode.MERGE:
+            problems.append((("on",), "must be absent beside any mode but Merge"))
+        elif self.on is None:
+            problems.append((("on",), "must name the columns that identify a row, since the mode is Merge"))
+        elif len({name.lower() for name in self.on}) < len(self.on):
+            problems.append((("on",), "must name each column once"))
+        if self.mode is WriteMode.MERGE and self.slot_log is not None:
+            problems.append((("mode",), "must not be Merge for a slotLog; declare a delta or iceberg output"))
+        if self.mode is WriteMode.MERGE and self.expect != Expect():
+            problems.append(
+                (("expect",), "must be absent beside mode Merge: Spark commits rows before they could be checked")
+            )
+        return problems
 
     @property
     def kind(self) -> str:
@@ -704,14 +729,15 @@ def _unordered(spec: JobSpec) -> list[tuple[Loc, str]]:
     """Outputs that keep no order of keys."""
     if not spec.outputs:
         return [(("series",), "orders commits to outputs, and the job declares none")]
-    return [
-        (
-            ("outputs", index),
-            "must be a delta or iceberg output, because spec.series is given: a slotLog keeps no order",
-        )
-        for index, output in enumerate(spec.outputs)
-        if output.slot_log is not None
-    ]
+    problems: list[tuple[Loc, str]] = []
+    for index, output in enumerate(spec.outputs):
+        if output.slot_log is not None:
+            sentence = "must be a delta or iceberg output, because spec.series is given: a slotLog keeps no order"
+            problems.append((("outputs", index), sentence))
+        elif output.mode is WriteMode.MERGE:
+            sentence = "must not be Merge beside spec.series: Spark commits a MERGE and checks no order"
+            problems.append((("outputs", index, "mode"), sentence))
+    return problems
 
 
 def _uncaptured(spec: JobSpec, at: Loc) -> list[tuple[Loc, str]]:

@@ -22,7 +22,8 @@ WHOLE = {
     **{number: value + (10 if number % 2 == 0 else 0) for number, value in MERGED.items()},
     **dict.fromkeys(range(100, 103), 7),
 }
-TRUTH = {"one": MERGED, "many": WHOLE}
+REPLACED = dict.fromkeys(range(5), 0) | dict.fromkeys(range(5, 15), 100)
+TRUTH = {"one": MERGED, "many": WHOLE, "write": REPLACED}
 
 
 class Statements(Scene):
@@ -50,7 +51,8 @@ def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[[str], Statements]:
     def make(shape: str) -> Statements:
         conf = {**SESSION, "spark.driver.extraClassPath": ":".join(map(str, delta_jars()))}
         arguments = (shape, str(tmpfs_path / "lake" / "orders"), str(gate_of(tmpfs_path)))
-        outputs = [{"name": "orders", "delta": {"path": "lake/orders"}}]
+        mode = {"mode": "Merge", "on": ["id"]} if shape == "write" else {}
+        outputs = [{"name": "orders", "delta": {"path": "lake/orders"}, **mode}]
         scene = Statements.in_spark(tmpfs_path, "native_spark_job.py", *arguments, conf=conf, outputs=outputs)
         scenes.append(scene)
         scene.create()
@@ -85,6 +87,20 @@ def test_one_merge_killed_at_each_step(made: Callable[[str], Statements], point:
     )
     assert scene.finish()["phase"] == "Succeeded"
     right(scene, "one", FOREIGN)
+    version = DeltaTable(str(scene.table)).version()
+    assert scene.finish()["phase"] == "Succeeded"
+    assert DeltaTable(str(scene.table)).version() == version
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("point", "kept"), [("driver.native.before", False), ("driver.native.after", True)])
+def test_a_write_in_mode_merge_is_once(made: Callable[[str], Statements], point: str, kept: bool) -> None:
+    """Killed before or after its commit, and another writer changes a row. kept: the row was merged before, and is not merged again."""
+    scene = made("write")
+    scene.kill_at(point, patience=PATIENCE)
+    DeltaTable(str(scene.table)).update({"v": "-1"}, predicate="id = 7")
+    assert scene.finish()["phase"] == "Succeeded"
+    assert scene.read() == sorted({**REPLACED, 7: -1 if kept else 100}.items())
     version = DeltaTable(str(scene.table)).version()
     assert scene.finish()["phase"] == "Succeeded"
     assert DeltaTable(str(scene.table)).version() == version

@@ -133,6 +133,42 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
         "spec.template.spec.mainClass: must be absent, because an output has capture: true",
     ),
     ({("spec", "outputs", 0, "capture"): "yes"}, "spec.outputs[0].capture: must be"),
+    # Merge
+    (
+        {("spec", "outputs", 0): {"name": "a", "delta": {"path": "a"}, "mode": "Merge"}},
+        "spec.outputs[0].on: must name the columns that identify a row, since the mode is Merge",
+    ),
+    (
+        {("spec", "outputs", 0): {"name": "a", "delta": {"path": "a"}, "mode": "Append", "on": ["id"]}},
+        "spec.outputs[0].on: must be absent beside any mode but Merge",
+    ),
+    (
+        {("spec", "outputs", 0): {"name": "a", "delta": {"path": "a"}, "mode": "Merge", "on": ["id", "ID"]}},
+        "spec.outputs[0].on: must name each column once",
+    ),
+    (
+        {("spec", "outputs", 0): {"name": "a", "slotLog": {"path": "a"}, "mode": "Merge", "on": ["id"]}},
+        "spec.outputs[0].mode: must not be Merge for a slotLog; declare a delta or iceberg output",
+    ),
+    (
+        {
+            ("spec", "outputs", 0): {
+                "name": "a",
+                "delta": {"path": "a"},
+                "mode": "Merge",
+                "on": ["id"],
+                "expect": {"minRows": 1},
+            }
+        },
+        "spec.outputs[0].expect: must be absent beside mode Merge",
+    ),
+    (
+        {
+            ("spec", "outputs"): [{"name": "a", "delta": {"path": "a"}, "mode": "Merge", "on": ["id"]}],
+            ("spec", "series"): {"name": "daily", "position": "1"},
+        },
+        "spec.outputs[0].mode: must not be Merge beside spec.series",
+    ),
     ({("spec", "capture"): {"undeclared": "Warn"}}, "spec.capture: says what a captured script may do"),
     (
         {("spec", "outputs", 0, "capture"): True, ("spec", "capture"): {"undeclared": "Allow"}},

@@ -287,7 +287,7 @@ class DeltaTableSink:
         if self.uri.startswith(("s3://", "s3a://")):
             raise OutputUnsupported(
                 f"spec.outputs[{self.name}].delta.path: Spark's Delta engine may overwrite entries of a log on S3, so no attempt can be "
-                "barred there; write it with job.write(), or keep the table on Azure or Google Cloud Storage"
+                "barred there; write it with job.write() in another mode than Merge, or keep the table on Azure or Google Cloud Storage"
             )
 
     async def identity(self, key: SinkKey) -> str:
