@@ -1,10 +1,10 @@
 """Measures what exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
-There are six parts (output, formats, reserve, replay, etcd, operator), each in a module that describes what it times. This module has the
-options, the scratch folder, the table, and the results file. Progress goes to standard error, one line per pair; a progress bar was not
-taken, because its drawing thread would be measured, too. The exit code is 0 when everything was measured and every effect was right,
-whether or not goals were met: missing a goal on a busy machine is not a defect of the build. The last two parts need etcd and a Kubernetes
-API server, as the tests do; where these can be neither found nor built, the parts are skipped, and the output names the reason.
+There are seven parts (output, formats, statements, reserve, replay, etcd, operator), each in a module that describes what it times. This
+module has the options, the scratch folder, the table, and the results file. Progress goes to standard error, one line per pair; a progress
+bar was not taken, because its drawing thread would be measured, too. The exit code is 0 when everything was measured and every effect was
+right, whether or not goals were met: missing a goal on a busy machine is not a defect of the build. The last two parts need etcd and a
+Kubernetes API server, as the tests do; where these can be neither found nor built, the parts are skipped, and the output names the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sparkonce.errors import SparkonceError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PARTS = ("output", "formats", "reserve", "replay", "etcd", "operator")
+PARTS = ("output", "formats", "statements", "reserve", "replay", "etcd", "operator")
 SERVED = ("etcd", "operator")
 """Parts that start the same servers as the tests."""
 sys.path.insert(1, str(ROOT / "tests"))
@@ -54,7 +54,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--rows",
         type=_number,
         default=10_000_000,
-        help="of the output part (10,000,000); formats writes a twentieth and two fifths",
+        help="of the output part (10,000,000); formats writes a twentieth and two fifths, statements two fifths",
     )
     parser.add_argument(
         "--pairs", type=_number, default=10, help=f"counted ones (10); below {LEAST_PAIRS} nothing is met"
@@ -98,6 +98,13 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     if name == "formats":
         small, large = max(1, asked.rows // 20), max(2, asked.rows * 2 // 5)
         return Formats(scratch, small, large, asked.pairs, say, asked.first_writes)
+    if name == "statements":
+        from statements import Statements
+
+        from harness.delta_jars import resolved
+
+        jars = ":".join(map(str, resolved()))
+        return Statements(scratch, max(2, asked.rows * 2 // 5), asked.pairs, jars, say)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
     if name == "etcd":
@@ -111,12 +118,16 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
 
 def missing(name: str) -> str:
     """Why the part cannot be measured here; empty if it can."""
-    if name not in SERVED:
+    if name not in (*SERVED, "statements"):
         return ""
     from harness.binaries import PartMissing, find  # found through the path set for SERVED
+    from harness.delta_jars import resolved
 
     try:
-        find("kube-apiserver")
+        if name == "statements":
+            resolved()
+        else:
+            find("kube-apiserver")
     except PartMissing as absent:
         return str(absent)
     return ""

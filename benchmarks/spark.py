@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ LIST = "array(cast(id % 1009 as int), cast(id % 1013 as int)) as pair"
 
 
 @contextmanager
-def session(scratch: Path) -> Iterator[SparkSession]:
-    """A session on local[2]: two tasks at a time, however many cores the machine has."""
+def session(scratch: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
+    """A session on local[2]: two tasks at a time, however many cores the machine has. more: settings."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -42,6 +43,7 @@ def session(scratch: Path) -> Iterator[SparkSession]:
         "spark.driver.memory": "2g",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
+        **more,
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -116,6 +116,21 @@ def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
     assert told_at["iceberg with a list by parquet, 4k", "CPU s"] == "<= 1.25x CPU"
 
 
+@needs_spark
+@pytest.mark.spark
+def test_statements_are_measured_at_their_effect(tmp_path: Path) -> None:
+    """A block, a captured write and the plain call write the requested rows, as delta-rs counts them, and each has one pair."""
+    told, _ = benched(tmp_path, "--only", "statements", "--rows", "10,000", "--pairs", "1")
+    statements = told["parts"]["statements"]
+    assert statements["rows"] == 4000
+    assert {name: len(runs) for name, runs in statements["runs"].items()} == {
+        "df.write, delta": 1,
+        "job.native, delta": 1,
+        "captured, delta": 1,
+    }
+    assert [row["goal"] for row in statements["table"]] == 2 * ["<= 1.05x CPU", None]
+
+
 SPLIT = """
 import json
 from pathlib import Path
