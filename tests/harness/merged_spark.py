@@ -121,9 +121,7 @@ def played(play: Play) -> dict[str, Any]:
 def main(folder: Path, delta: str, iceberg: str, url: str) -> None:
     os.environ.update(rest_catalog(url))
     spark = session(folder, f"{delta}:{iceberg}", url)
-    spark.sql("CREATE NAMESPACE lake.sales")
     facts = {kind: played(Play(folder, spark, kind)) for kind in ("delta", "iceberg")}
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
     (folder / "facts.json").write_text(json.dumps(facts))
     spark.stop()
 

@@ -44,6 +44,7 @@ from sparkonce.errors import (
     OutputChanged,
     OutputUnavailable,
     ReportTooLarge,
+    SparkonceError,
     StoreUnavailable,
     StoreUnusable,
     TableMoved,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 T = TypeVar("T")
+E = TypeVar("E", bound=SparkonceError)
 
 TRIES = 5
 """Retries of a seal or report whose reply was lost; after that the attempt fails, and a settle run determines its effect."""
@@ -382,7 +384,7 @@ class Job:
         try:
             slot = sink.stage(frame, key, self.attempt, fingerprint=self.assignment.fingerprint, options=options)
         except LateInSeries as late:
-            raise self._late(str(late)) from None
+            raise self._permanent(late) from None
         failpoints.hit("driver.stage.after")
         if slot.skipped is not None:
             return slot  # it has no rows, whatever was expected of them
@@ -402,10 +404,10 @@ class Job:
         self.report("permanent-error", message=message[:MESSAGE_LIMIT], failure=Why.EXPECTATION)
         raise ExpectationUnmet(message)
 
-    def _late(self, message: str) -> LateInSeries:
-        """Reports a permanent error, because no later attempt comes earlier in the series; returns it."""
-        self.report("permanent-error", message=message[:MESSAGE_LIMIT])
-        return LateInSeries(message)
+    def _permanent(self, error: E) -> E:
+        """Reports an error that each further attempt would meet again; returns it."""
+        self.report("permanent-error", message=str(error)[:MESSAGE_LIMIT])
+        return error
 
     def _written(self, sink: Sink, decision: CommitOutcome) -> Written:
         match decision:
@@ -415,7 +417,7 @@ class Job:
                     "nothing of it is visible there"
                 )
             case Late(_, why):
-                raise self._late(f"output {sink.name}: {why}")
+                raise self._permanent(LateInSeries(f"output {sink.name}: {why}"))
             case Overtaken(_, why):
                 raise TableMoved(
                     f"attempt {self.attempt} of {self.key} cannot commit to {sink.name}: {why}; nothing of it is visible"

@@ -11,6 +11,7 @@ A table that does not exist is made without rows first, so that two jobs that be
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,9 +25,6 @@ from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.sink.native import TakesStatements
 from sparkonce.sink.protocol import Sink, SinkKey
 from sparkonce.sink.staging import refuse_connect
-
-MESSAGE_LIMIT = 1024
-"""Characters of a reported message that are kept."""
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,17 +80,10 @@ def merge(job: Job, sink: Sink, key: SinkKey, frame: DataFrame, on: Sequence[str
     except PySparkException as error:
         if distinct not in str(error):
             raise
-        raise _refused(
-            job, f"{distinct}; nothing was written. Keep one row of each key, for instance the latest"
-        ) from None
+        said = f"{distinct}; nothing was written. Keep one row of each key, for instance the latest"
+        raise job._permanent(InvalidInput(said)) from None
     finally:
         session.catalog.dropTempView(view)
-
-
-def _refused(job: Job, message: str) -> InvalidInput:
-    """Reports a permanent error, because each attempt has the same rows; returns it."""
-    job.report("permanent-error", message=message[:MESSAGE_LIMIT])
-    return InvalidInput(message)
 
 
 def _columns(job: Job, frame: DataFrame, asked: Sequence[str], sink: Sink) -> list[str]:
@@ -131,11 +122,16 @@ def _make(job: Job, sink: Sink, key: SinkKey, frame: DataFrame) -> None:
     if isinstance(sink, TakesStatements):
         run(sink.create(key, job.attempt, schema=frame.schema.json(), partition_by=()))
         return
+    from pyspark.errors import PySparkException
     from pyspark.sql.types import StructField, StructType
 
-    if not frame.sparkSession.catalog.tableExists(_name(sink)):
-        nullable = StructType([StructField(each.name, each.dataType) for each in frame.schema.fields])
-        issue(frame.sparkSession, f"CREATE TABLE IF NOT EXISTS {_name(sink)} ({nullable.toDDL()}) USING iceberg")
+    session, table = frame.sparkSession, _name(sink)
+    if session.catalog.tableExists(table):
+        return
+    with contextlib.suppress(PySparkException):  # it may be there, and we without the right to make one
+        issue(session, f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
+    nullable = StructType([StructField(each.name, each.dataType) for each in frame.schema.fields])
+    issue(session, f"CREATE TABLE IF NOT EXISTS {table} ({nullable.toDDL()}) USING iceberg")
 
 
 def _name(sink: Sink) -> str:
@@ -158,11 +154,8 @@ def _check_columns(job: Job, session: SparkSession, sink: Sink, table: str, fram
         if name in there and not _takes(there[name].dataType, field.dataType)
     ]
     if problems:
-        raise _refused(
-            job,
-            f"output {sink.name} cannot be merged into {sink.uri}: {'; '.join(sorted(problems))}. Select and cast the columns as the table "
-            "has them",
-        )
+        said = f"output {sink.name} cannot be merged into {sink.uri}: {'; '.join(sorted(problems))}"
+        raise job._permanent(InvalidInput(f"{said}. Select and cast the columns as the table has them"))
 
 
 def _takes(column: DataType, given: DataType) -> bool:

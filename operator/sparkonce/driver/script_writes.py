@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sparkonce.blocking import run
 from sparkonce.driver import places
-from sparkonce.driver.context import MESSAGE_LIMIT, Job
+from sparkonce.driver.context import Job
 from sparkonce.driver.native import Native
 from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
@@ -351,8 +351,7 @@ class ScriptWrites:
     def _fail(self, error: SparkonceError) -> NoReturn:
         """Ends the job, not only the attempt: the next one would run the same script."""
         if self._refused is None:
-            self._refused = error
-            self._job.report("permanent-error", message=str(error)[:MESSAGE_LIMIT])
+            self._refused = self._job._permanent(error)
         raise self._refused
 
     def _note(self, said: str) -> None:
