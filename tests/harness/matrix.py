@@ -228,8 +228,10 @@ def play(case: Case, spark: SparkSession, folder: Path) -> Verdict:
         return verdict
     source = arrow(case)
     written = rows_of(source)
-    for name, found in readings(case, spark, folder):
-        expected = written if name != "pyiceberg" else [_as_pyiceberg(source.schema, row) for row in written]
+    for name, rows in readings(case, spark, folder):
+        expected, found = written, rows
+        if name == "pyiceberg":
+            expected, found = ([_as_pyiceberg(source.schema, row) for row in each] for each in (written, rows))
         if found != expected:
             differing = [(mine, theirs) for mine, theirs in zip(expected, found, strict=False) if mine != theirs]
             verdict.wrong.append(f"{name} finds {len(found)} rows; written and found: {differing[:2]}")
@@ -403,8 +405,8 @@ def _numbers(scan: Any) -> list[int]:
 
 
 def _as_pyiceberg(schema: pa.Schema, row: Any) -> Any:
-    """The row as pyiceberg 0.12 shows it: it takes a null list or map of structs for an empty one, in files of its own, too
-    (tests/sink/test_readers.py)."""
+    """The row with null lists and maps of structs as empty ones: pyiceberg 0.12 takes many of them for that, but not all, in files of its
+    own, too (tests/sink/test_readers.py)."""
     return tuple(_emptied(of, value) for of, value in zip(schema.types, row, strict=True))
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -60,6 +60,18 @@ def test_what_is_read_is_what_was_written(
     settings(max_examples=size("matrix cases"), deadline=None, suppress_health_check=odd)(drawn)()
     refused = "".join(f"\n  {count} refused: {why}" for why, count in played.most_common() if why)
     say(f"{kind}: {played.total()} cases{refused}")
+
+
+@pytest.mark.parametrize("values", [[[], [], []], [[], [None], []], [[[]], [], [None, [{"a": b""}]]]])
+def test_lists_of_lists_that_are_empty_are_written(spark: SparkSession, tmpfs_path: Path, values: list[Any]) -> None:
+    """Spark sends the inner ones without offsets where all outer ones are empty, over which Arrow's `nbytes` crashes."""
+    nested = pa.list_(pa.list_(pa.struct([("a", pa.binary())])))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in iceberg_tables.sql_catalog(tmpfs_path).items():
+            patch.setenv(name, value)
+        column = matrix.Column("c0", nested, values, nullable=False)
+        verdict = matrix.play(matrix.Case("iceberg", (column,), None, "identity", hostile=False), spark, tmpfs_path)
+    assert (verdict.refused, verdict.wrong) == ("", [])
 
 
 @pytest.mark.parametrize(("value", "refused"), [("-1.500000", True), ("-0.000001", True), ("-7.000000", False)])

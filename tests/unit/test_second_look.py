@@ -49,9 +49,8 @@ def again(name):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "scripts/second_look.py", "flaky", "--tier", "quick", "-p", "xdist", "-p", "timeout"]
     command += ["-n", "2", "--dist", "worksteal"] if workers else []
-    return completed(
-        command, LIMIT, cwd=project, env=environment | {"CI": "true", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    )
+    environment |= {"CI": "true", "EFFORT": "gate", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return completed(command, LIMIT, cwd=project, env=environment)
 
 
 def flaky(project: Path) -> list[str]:

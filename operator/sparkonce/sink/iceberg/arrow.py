@@ -175,7 +175,9 @@ class _File:
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
-        self._bytes += rows.nbytes
+        # Not `nbytes`, which crashes where Spark sent a list without offsets, as inside of lists that are all empty. Of a slice this counts
+        # all buffers; a file takes one slice of each batch.
+        self._bytes += rows.get_total_buffer_size()
         if self._bytes >= ROW_GROUP_BYTES:
             self._flush()
 
