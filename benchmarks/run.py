@@ -103,7 +103,7 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
 
         from harness.delta_jars import resolved
 
-        jars = ":".join(map(str, resolved()))
+        jars = ",".join(map(str, resolved()))
         return Statements(scratch, max(2, asked.rows * 2 // 5), asked.pairs, jars, say)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)

@@ -45,7 +45,7 @@ class Statements:
     rows: int
     pairs: int
     jars: str
-    """As a class path."""
+    """Paths, with commas between them."""
     say: Callable[[str], None]
     runs: dict[str, list[Used]] = field(default_factory=dict)
     """Measurements by variant, one for each pair."""
@@ -87,7 +87,7 @@ class Statements:
 def _measured(scratch: Path, rows: int, pairs: int, jars: str) -> None:
     """The child: prints a line of JSON for each round."""
     delta = {
-        "spark.driver.extraClassPath": jars,
+        "spark.jars": jars,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",

@@ -34,7 +34,7 @@ def session(scratch: Path, jars: str) -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
         .appName("sparkonce-delta-tests")
-        .config("spark.driver.extraClassPath", jars)
+        .config("spark.jars", jars)
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")

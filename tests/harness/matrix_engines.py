@@ -75,7 +75,7 @@ def main(folder: Path, jars: str) -> None:
 
     spark = (
         SparkSession.builder.master("local[2]")
-        .config("spark.driver.extraClassPath", jars)
+        .config("spark.jars", jars)
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.databricks.delta.snapshotPartitions", "1")

@@ -31,7 +31,7 @@ EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension,org.apache.iceberg.spark.e
 
 def session(folder: Path, jars: str, url: str) -> SparkSession:
     settings = SESSION | {
-        "spark.driver.extraClassPath": jars,
+        "spark.jars": jars,
         "spark.sql.extensions": EXTENSIONS,
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "rest",
@@ -131,7 +131,7 @@ def played(play: Play) -> dict[str, Any]:
 
 def main(folder: Path, delta: str, iceberg: str, url: str) -> None:
     os.environ.update(rest_catalog(url))
-    spark = session(folder, f"{delta}:{iceberg}", url)
+    spark = session(folder, f"{delta},{iceberg}", url)
     facts = {kind: played(Play(folder, spark, kind)) for kind in ("delta", "iceberg")}
     (folder / "facts.json").write_text(json.dumps(facts))
     spark.stop()

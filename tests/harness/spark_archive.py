@@ -2,7 +2,8 @@
 
 `python tests/harness/spark_archive.py` makes it in the environment of this Python, unless it is there for this Java and this Spark; two
 calls at once make it once. tests/conftest.py gives it to each Spark. The JVM compares it with its own classpath, and goes on without it
-where the two differ, so that it changes how fast tests are and nothing else. With a Java that cannot make one, tests run without it.
+where the two differ, so that it changes how fast tests are and nothing else: with `spark.driver.extraClassPath`, but not with `spark.jars`,
+which leaves the classpath alone. With a Java that cannot make one, tests run without it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Captured(Scene):
 @pytest.fixture
 def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[..., Captured]:
     def make(*arguments: str, **spec: Any) -> Captured:
-        conf = {**SESSION, "spark.driver.extraClassPath": ":".join(map(str, delta_jars()))}
+        conf = {**SESSION, "spark.jars": ",".join(map(str, delta_jars()))}
         given = (str(tmpfs_path / "lake"), str(gate_of(tmpfs_path)), *arguments)
         outputs = [
             {"name": "orders", "delta": {"path": "lake/orders"}, "capture": True},

@@ -49,7 +49,7 @@ class Statements(Scene):
 @pytest.fixture
 def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[[str], Statements]:
     def make(shape: str) -> Statements:
-        conf = {**SESSION, "spark.driver.extraClassPath": ":".join(map(str, delta_jars()))}
+        conf = {**SESSION, "spark.jars": ",".join(map(str, delta_jars()))}
         arguments = (shape, str(tmpfs_path / "lake" / "orders"), str(gate_of(tmpfs_path)))
         mode = {"mode": "Merge", "on": ["id"]} if shape == "write" else {}
         outputs = [{"name": "orders", "delta": {"path": "lake/orders"}, **mode}]

@@ -82,7 +82,7 @@ def made(
     for name, value in rest_catalog(server).items():
         monkeypatch.setenv(name, value)
     conf = {
-        "spark.driver.extraClassPath": str(spark_runtime()),
+        "spark.jars": str(spark_runtime()),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "rest",

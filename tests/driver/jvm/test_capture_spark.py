@@ -15,7 +15,7 @@ REFUSED = ("InvalidInput", "UndeclaredOutput")
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    jars = ":".join(map(str, delta_jars()))
+    jars = ",".join(map(str, delta_jars()))
     return facts_of("harness.captured_spark", tmp_path_factory.mktemp("captured"), jars)
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    jars, runtime = ":".join(map(str, delta_jars())), str(spark_runtime())
+    jars, runtime = ",".join(map(str, delta_jars())), str(spark_runtime())
     with rest_server(tmp_path_factory.mktemp("rest")) as url:
         return facts_of("harness.merged_spark", tmp_path_factory.mktemp("merged"), jars, runtime, url)
 

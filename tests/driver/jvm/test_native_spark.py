@@ -12,7 +12,7 @@ from harness.spark import facts_of
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    jars = ":".join(map(str, delta_jars()))
+    jars = ",".join(map(str, delta_jars()))
     return facts_of("harness.native_spark", tmp_path_factory.mktemp("native"), jars)
 
 

@@ -143,6 +143,7 @@ def test_plain_spark_submit_says_in_one_sentence_how_to_run_it(tmp_path: Path) -
 @pytest.mark.spark
 @needs_spark
 @pytest.mark.slow
+@pytest.mark.soak  # examples/test_demo.py runs one month of it, and cluster/test_flights.py some on Kubernetes
 def test_pipeline_sent_three_times_runs_once(project: Project) -> None:
     """Thirteen jobs, each sent twice at the same time and once more: one attempt each, every flight once in the table, and the derived
     tables as pandas computes them. Loading a month again replaces that month."""

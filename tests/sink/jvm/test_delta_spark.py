@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What every user of the table observed; harness/delta_spark.py collects it."""
     needed_java()  # before minutes are spent on its jars
-    jars = ":".join(map(str, delta_jars()))
+    jars = ",".join(map(str, delta_jars()))
     return facts_of("harness.delta_spark", tmp_path_factory.mktemp("delta-spark"), jars)
 
 

@@ -29,7 +29,7 @@ def test_the_formats_engine_reads_what_was_written(
 ) -> None:
     """The engine reads every row as it was written, and a filter on the partition column finds its rows."""
     needed_java()  # before minutes are spent on the jars
-    jars = ":".join(map(str, [*delta_jars(), spark_runtime()]))
+    jars = ",".join(map(str, [*delta_jars(), spark_runtime()]))
     tables: list[matrix_engines.Listed] = []
 
     def writes(case: matrix.Case) -> None:
