@@ -148,7 +148,8 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps only this tier's tests, and puts those on a real cluster first (harness/scheduling.py)."""
+    """Keeps only this tier's tests. Those on a real cluster come first (harness/scheduling.py), and in campaigns then those that take
+    longest, or else one worker would play them alone at the end."""
     chosen = config.getoption("--tier")
     for item in items:
         if not tiers.full_folder(item.path, TESTS):
@@ -158,7 +159,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }:
         config.hook.pytest_deselected(items=list(theirs))
         items[:] = [item for item in items if item not in theirs]
-    items.sort(key=lambda item: "cluster" not in item.path.parent.name)
+    longest = effort.effort() is not effort.Effort.GATE
+    items.sort(key=lambda item: ("cluster" not in item.path.parent.name, longest and not _is_slow(item)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -169,7 +171,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerPer
 def _limit(item: pytest.Item) -> int:
     if effort.effort() is not effort.Effort.GATE:
         return CAMPAIGN_LIMIT
-    return SLOW_LIMIT if any(item.get_closest_marker(name) for name in ("slow", "spark")) else QUICK_LIMIT
+    return SLOW_LIMIT if _is_slow(item) else QUICK_LIMIT
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("slow", "spark"))
 
 
 def _ours(item: pytest.Item, chosen: str) -> bool:
