@@ -17,6 +17,7 @@ from crash.scene import Scene, gate_of
 from harness.iceberg_rest import rest_server, spark_runtime
 from harness.iceberg_tables import catalog, rest_catalog
 from harness.patience import until_ended
+from harness.spark import INTERPRETED
 
 pytestmark = pytest.mark.spark
 
@@ -89,6 +90,7 @@ def made(
         "spark.sql.catalog.lake.uri": server,
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
+        **INTERPRETED,
     }
     outputs = [{"name": "orders", "iceberg": {"catalog": "lake", "table": NAME}}]
 
