@@ -51,13 +51,14 @@ def test_a_write_commits_its_rows_and_says_what_stands_there(tmp_path: Path) -> 
 
 
 def test_an_undeclared_output_is_refused_by_name(tmp_path: Path) -> None:
-    """A takeover would not know that output: nothing is written, and the sentence lists the declared outputs."""
-    job = granted(tmp_path, "orders", "totals").job()
+    """A takeover would not know that output: nothing is written, the sentence lists those declared, and no further attempt is made."""
+    attempt = granted(tmp_path, "orders", "totals")
 
     with pytest.raises(UndeclaredOutput, match=r"'order' is not declared .*declared: orders, totals"):
-        job.write(table_of(1), "order")
+        attempt.job().write(table_of(1), "order")
 
     assert list(tmp_path.iterdir()) == []
+    assert [each.kind for each in run(attempt.store.reports(attempt.record.address, 1))] == ["permanent-error"]
 
 
 def test_what_is_committed_is_returned_without_running_the_frame(tmp_path: Path) -> None:

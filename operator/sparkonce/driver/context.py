@@ -356,9 +356,8 @@ class Job:
         sink = self._sinks.get(output)
         if sink is None:
             declared = ", ".join(self._sinks) or "none"
-            raise UndeclaredOutput(
-                f"output {output!r} is not declared under spec.outputs (declared: {declared}); declare it there"
-            )
+            said = f"output {output!r} is not declared under spec.outputs (declared: {declared}); declare it there"
+            raise self._permanent(UndeclaredOutput(said))
         if output in self._outputs_written:
             raise InvalidInput(
                 f"output {output!r} is written twice by one job, which has one effect on it; union the DataFrames first"
