@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from inspect import getmembers, isfunction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,3 +180,12 @@ def test_without_a_gateway_the_remedy_is_the_list(listed: bool, tmp_path: Path) 
     ended = run(drive.run(one.made.granted.now(), one.made.granted.claim))
     assert isinstance(ended, Ended) and ended.result is not None
     assert (ended.result.outcome, one.runs.sent) == (Outcome.SUCCEEDED, [])
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_answer() -> None:
+    """The file system's error is not an error of the operator."""
+    sink: Any = SimpleNamespace(name="orders", uri=f"file:///{'x' * 300}")
+    with pytest.raises(
+        OutputUnavailable, match=r"output orders: the folder /x+ cannot be looked at: File name too long"
+    ):
+        refuse_links([sink])

@@ -14,8 +14,17 @@ from harness.node.scene import LONG, Scene
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-MORE = {"driver deleted before its commit", "driver deleted after its commit"}
-"""Between the two others of their kind."""
+MORE = {
+    "driver deleted before its commit",
+    "driver deleted at its commit",
+    "driver deleted after its commit",
+    "driver hung",
+    "kubelet stopped until eviction",
+    "API server killed",
+    "gateways gone",
+    "Spark operator killed at submission",
+}
+"""For the soak: like another one in what it does to the driver, or part of *everything killed*. tests/api has most of them, too."""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sparkonce.launch.kubernetes import JOBS
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-@pytest.fixture(params=(1, 3), ids=lambda members: f"{members} members")
+@pytest.fixture(params=(pytest.param(1, marks=pytest.mark.soak), 3), ids=lambda members: f"{members} members")
 def ledger(scene: Scene, release: Release, request: pytest.FixtureRequest) -> Iterator[Release]:
     """The release, or one with three members in a namespace of its own; the first is uninstalled meanwhile, since both would serve the same
     objects."""

@@ -139,6 +139,14 @@ def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
         open_sink(declared("a/orders"), base=str(tmp_path))
 
 
+@pytest.mark.parametrize("location", ["x" * 256, "ü" * 128, "file:///lake/" + "x" * 256, "/lake" + "/x" * 1534])
+def test_a_path_that_no_file_system_takes_is_refused(location: str) -> None:
+    """By its bytes, not its characters; one byte less is a path."""
+    with pytest.raises(InvalidInput, match="a name in it has over 255 bytes, or the path over 3072"):
+        open_sink(declared(location), base="/jobs")
+    assert open_sink(declared(location[:-1]), base="/jobs").uri.startswith("file:///")
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a b", "_idem"])
 def test_names_become_parts_of_paths(name: str) -> None:
     """An output's name that would leave its folder, or be hidden in it, is refused."""

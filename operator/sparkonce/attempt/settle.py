@@ -93,13 +93,18 @@ def refuse_links(sinks: Sequence[Sink]) -> None:
     """Checks that no local table, and none of its own folders, has become a symbolic link. A sink's path was free of links when it was
     opened, so a writer has made the link since, and it may lead to another team's table.
 
-    Raises: OutputUnavailable: one is; nothing was read through it."""
+    Raises: OutputUnavailable: one is, and nothing was read through it; or the file system does not say."""
     for sink in sinks:
         if not sink.uri.startswith("file:"):
             continue
         folder = _folder(sink)
         inside = (folder / name for name in (*_TABLES, "_sparkonce"))
-        link = next((each for each in (*reversed(folder.parents), folder, *inside) if each.is_symlink()), None)
+        try:
+            link = next((each for each in (*reversed(folder.parents), folder, *inside) if each.is_symlink()), None)
+        except OSError as error:
+            raise OutputUnavailable(
+                f"output {sink.name}: the folder {folder} cannot be looked at: {error.strerror}"
+            ) from error
         if link is not None:
             raise OutputUnavailable(
                 f"output {sink.name}: {link} has become a symbolic link, which is not followed; put the folder itself there"

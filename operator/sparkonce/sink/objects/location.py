@@ -13,6 +13,9 @@ from sparkonce.sink.objects.protocol import TableObjects
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _GLOB = re.compile(r"[*?\[\]{}\\]")
+NAME_BYTES, PATH_BYTES = 255, 3072
+"""The longest name that Linux's file systems take, and a path that leaves room, within their 4,096, for files of the table."""
+_TOO_LONG = re.compile(rb"(?s)[^/]{%d}|^.{%d}" % (NAME_BYTES + 1, PATH_BYTES + 1))
 
 
 def on_store(location: str) -> bool:
@@ -57,6 +60,8 @@ def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
                 f"{field}: {location} is relative and there is no job file to be relative to; write the full path"
             )
         path = f"{Path(base).absolute()}/{path}"
+    if _TOO_LONG.search(path.encode(errors="surrogatepass")):
+        raise InvalidInput(f"{field}: a name in it has over {NAME_BYTES} bytes, or the path over {PATH_BYTES}")
     try:
         return Path(path).resolve()  # obstore refuses `..`, whose meaning depends on the symbolic links before it
     except (OSError, RuntimeError):
