@@ -119,7 +119,7 @@ def test_a_write_to_an_output_without_capture_is_refused_also_where_others_pass(
 def test_a_long_location_is_compared_whole(tmp_path: Path) -> None:
     """What a sentence cuts off still belongs to the output."""
     attempt, watched = begun(tmp_path, warn=True)
-    place = str(tmp_path / "events" / "  x" / ("y" * 600))
+    place = str(tmp_path.joinpath("events", "  x", *(["y" * 200] * 3)))
     with pytest.raises(InvalidInput, match="output events takes"):
         watched.other("a write", place, lambda: None)
     assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
