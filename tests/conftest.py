@@ -32,9 +32,8 @@ QUICK_LIMIT, SLOW_LIMIT, CAMPAIGN_LIMIT = 60, 240, 600
 with larger campaigns than the gate's. Each is five times what such tests take with three others on two cores, so that load makes a test
 slow but not red, while a test that hangs is ended."""
 
-# For spark-submit, here and in child processes: the flags of harness.spark.SHORT_LIVED, repeated because this file is also used alone. They
-# change nothing in a job, so keys and fingerprints stay the same.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {spark_archive.options()}")
+# For spark-submit, here and in child processes. They change nothing in a job, so keys and fingerprints stay the same.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{spark_archive.SHORT_LIVED} {spark_archive.options()}")
 
 # A process that a test gives up on is aborted, and prints where its threads are (harness/patience.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")

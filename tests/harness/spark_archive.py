@@ -18,6 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds: without the second compiler, which would take longer than such a job itself. An archive is for one
+collector."""
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """So that a JVM does not write into the output of a test that it does without the archive."""
 
@@ -93,8 +96,7 @@ def _make() -> bool:
         script, new = Path(folder, "training.py"), ARCHIVE.with_suffix(".new")
         script.write_text(TRAINING)
         new.unlink(missing_ok=True)
-        # The collector and the compiler of the tests' JVMs, since an archive is for one collector (harness/spark.py).
-        flags = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit={new}"
+        flags = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={new}"
         done = subprocess.run(
             [Path(sys.prefix, "bin", "spark-submit"), "--conf", "spark.ui.enabled=false", script, folder],
             env={**os.environ, "SPARK_SUBMIT_OPTS": flags, "PYSPARK_PYTHON": sys.executable},

@@ -160,7 +160,7 @@ def test_the_path_from_the_command_to_the_reservation_does_not_grow() -> None:
     done = subprocess.run([sys.executable, str(TRACE), "reservation"], capture_output=True, text=True, check=False)
     head = re.match(r"(\d+) lines of \d+ functions in (\d+) files\n", done.stdout)
     assert head is not None, done.stdout + done.stderr
-    assert int(head[1]) <= 1682, done.stdout
+    assert int(head[1]) <= 1680, done.stdout
     assert int(head[2]) <= 38, done.stdout
     assert "store/sqlite/database.py" in done.stdout
 

@@ -22,6 +22,7 @@ from sparkonce.driver.channel import Written
 from sparkonce.driver.native import run_once
 from sparkonce.driver.statements import issue, refuse_remote
 from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink.groups import quoted
 from sparkonce.sink.native import TakesStatements
 from sparkonce.sink.protocol import Sink, SinkKey
 from sparkonce.sink.staging import refuse_connect
@@ -65,7 +66,7 @@ def merge(job: Job, sink: Sink, key: SinkKey, frame: DataFrame, on: Sequence[str
     view = f"sparkonce_merge_{re.sub('[^a-z0-9]', '_', sink.name)}"
     distinct = f"output {sink.name}: several of the rows to merge have the same {', '.join(columns)}"
     _once_each(frame, columns, distinct).createOrReplaceTempView(view)
-    same = " AND ".join(f"t.{_quoted(each)} <=> s.{_quoted(each)}" for each in columns)
+    same = " AND ".join(f"t.{quoted(each)} <=> s.{quoted(each)}" for each in columns)
     text = (
         f"MERGE INTO {table} t USING {view} s ON {same} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
@@ -111,7 +112,7 @@ def _once_each(frame: DataFrame, columns: Sequence[str], message: str) -> DataFr
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    window = Window.partitionBy(*(F.col(_quoted(each)) for each in columns))
+    window = Window.partitionBy(*(F.col(quoted(each)) for each in columns))
     count = "sparkonce_rows_of_this_key"
     counted = frame.withColumn(count, F.count(F.lit(1)).over(window))
     return counted.where(F.assert_true(F.col(count) == 1, message).isNull()).drop(count)
@@ -138,8 +139,8 @@ def _name(sink: Sink) -> str:
     """The table, as SQL calls it."""
     if isinstance(sink, TakesStatements):
         path = unquote(urlsplit(sink.uri).path) if sink.uri.startswith("file:") else sink.uri
-        return f"delta.{_quoted(path)}"
-    return ".".join(_quoted(part) for part in sink.uri.split("."))
+        return f"delta.{quoted(path)}"
+    return ".".join(quoted(part) for part in sink.uri.split("."))
 
 
 def _check_columns(job: Job, session: SparkSession, sink: Sink, table: str, frame: DataFrame) -> None:
@@ -161,7 +162,3 @@ def _check_columns(job: Job, session: SparkSession, sink: Sink, table: str, fram
 def _takes(column: DataType, given: DataType) -> bool:
     wide, narrow = column.simpleString(), given.simpleString()
     return wide == narrow or (wide in _WIDER and narrow in _WIDER[: _WIDER.index(wide)])
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

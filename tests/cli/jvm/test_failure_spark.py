@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.desk import Desk
-from harness.spark import SHORT_LIVED, needed_java
+from harness.spark import needed_java
+from harness.spark_archive import SHORT_LIVED
 from sparkonce.blocking import run
 from sparkonce.launch.driver_log import find
 from sparkonce.model.record import UNCAUGHT

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from harness.desk import Desk
-from harness.spark import SHORT_LIVED, needed_java
+from harness.spark import needed_java
+from harness.spark_archive import SHORT_LIVED
 
 SCRIPT = """
     import json, os, sys

@@ -49,7 +49,7 @@ from harness.node.containers import Containers, remove
 from harness.node.images import archives
 from harness.node.network import DNS, KUBERNETES, NODE, POD_NETWORK, SERVICE_NETWORK, Network, network
 from harness.patience import completed
-from harness.spark import SHORT_LIVED
+from harness.spark_archive import SHORT_LIVED
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Resource
 
 NAME = "node"

@@ -20,7 +20,7 @@ from harness.eventually import assert_eventually
 from harness.kube_api import SERVICE_ACCOUNTS, Json
 from harness.node.cluster import RealCluster
 from harness.node.images import SPARK
-from harness.spark import SHORT_LIVED
+from harness.spark_archive import SHORT_LIVED
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES, PODS, SPARK_APPLICATIONS
 from sparkonce.sink.slotlog.snapshot import Table
 

@@ -12,6 +12,7 @@ from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.protocol import TableObjects
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
+_PATTERNS = "* ? [ ] { } \\, which Spark reads as patterns"
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 NAME_BYTES, PATH_BYTES = 255, 3072
 """The longest name that Linux's file systems take, and a path that leaves room, within their 4,096, for files of the table."""
@@ -51,9 +52,7 @@ def local_folder(location: str, *, base: str | None = None, field: str) -> Path:
         raise InvalidInput(f"{field} is empty; give the folder of the table")
     if _GLOB.search(path):
         # Spark expands glob patterns: a file would be read once for each pattern that matches it.
-        raise InvalidInput(
-            f"{field}: {location} holds one of * ? [ ] {{ }} \\, which Spark reads as patterns; rename it"
-        )
+        raise InvalidInput(f"{field}: {location} holds one of {_PATTERNS}; rename it")
     if not path.startswith("/"):
         if base is None:
             raise InvalidInput(
