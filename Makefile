@@ -1,10 +1,9 @@
 # Every target first sets the checkout up (scripts/setup: quick if there is nothing to do).
 
 PY := .venv/bin/python
-# More workers than CI's two cores, since tests wait for processes, leases and JVMs more than they compute. The full tier also runs a node's kubelet
-# and containers. worksteal, because tests differ much in length.
+# More workers than CI's two cores, since tests wait for processes, leases and JVMs more than they compute. worksteal, because tests differ much in
+# length.
 WORKERS ?= 4
-FULL_WORKERS ?= 3
 # What to test, as in `make test TESTS=tests/store`: in all tiers, unless TIER names one.
 TESTS ?=
 # quick: tests that need only .venv, Java and system packages. operator: the gate's tests of the operator, on a real API server.
@@ -58,12 +57,12 @@ endif
 ifeq ($(TIER)$(TESTS),all)
 	@red=0; SPARKONCE_FAILPOINTS_TALLY=$$(mktemp -d); export SPARKONCE_FAILPOINTS_TALLY; trap 'rm -r "$$SPARKONCE_FAILPOINTS_TALLY"' EXIT; EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=quick || red=1; \
 	sh scripts/cluster-parts || [ "$$CI" != true ] || exit 1; \
-	EFFORT=$(EFFORT) $(PYTEST) $(FULL_WORKERS) --tier=full || red=1; exit $$red # both tiers, so that one run shows all failures; a laptop skips what it cannot build
+	EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=full || red=1; exit $$red # both tiers, so that one run shows all failures; a laptop skips what it cannot build
 else
 ifeq ($(TIER),operator)
 	@sh scripts/cluster-parts --operator || [ "$$CI" != true ]
 endif
-	@EFFORT=$(EFFORT) $(PYTEST) $(if $(filter full,$(TIER)),$(FULL_WORKERS),$(WORKERS)) --tier=$(TIER) $(TESTS)
+	@EFFORT=$(EFFORT) $(PYTEST) $(WORKERS) --tier=$(TIER) $(TESTS)
 endif
 
 soak: ready ## campaigns at full size with new seeds, for MINUTES=60: docs/soak.md

@@ -153,9 +153,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not tiers.full_folder(item.path, TESTS):
             item.add_marker(pytest.mark.timeout(_limit(item)), append=True)
-    if theirs := {
-        item for item in items if not _ours(item, chosen) or (not EXPLORES and item.get_closest_marker("soak"))
-    }:
+    left = [] if EXPLORES else ["soak"]
+    if chosen == "quick" and effort.effort() is effort.Effort.GATE:
+        left.append("further")
+    if theirs := {item for item in items if not _ours(item, chosen) or any(map(item.get_closest_marker, left))}:
         config.hook.pytest_deselected(items=list(theirs))
         items[:] = [item for item in items if item not in theirs]
     longest = effort.effort() is not effort.Effort.GATE

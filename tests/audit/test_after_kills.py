@@ -10,6 +10,7 @@ import pytest
 from audit.scene import kinds
 from audit.scene import scene as opened
 from crash.scene import PATIENCE, Scene
+from harness import effort
 from harness.patience import until_ended
 from sparkonce.audit.cleanup import sweep
 from sparkonce.audit.findings import Kind
@@ -28,7 +29,7 @@ def killed(tmpfs_path: Path) -> Iterator[Scene]:
     scene.clear()
 
 
-@pytest.mark.parametrize("points", POINTS)
+@pytest.mark.parametrize("points", effort.sampled(POINTS))
 def test_a_store_after_kills_and_reruns(killed: Scene, points: str) -> None:
     """The driver and the owner of a transaction over two outputs are killed on the way: once the job has succeeded there is no defect, and
     after a sweep no orphan."""

@@ -98,6 +98,7 @@ def test_the_advice_where_rows_were_changed_works(desk: Desk, table: Path) -> No
     assert (again.told["generation"], output_of(again)["found"]) == (2, "present")
 
 
+@pytest.mark.further
 def test_what_is_not_advised_is_refused(desk: Desk, table: Path) -> None:
     """A plain rerun after others changed the rows fails, and leaves the table as it is."""
     DeltaTable(str(table)).delete("n = 1")
@@ -108,6 +109,7 @@ def test_what_is_not_advised_is_refused(desk: Desk, table: Path) -> None:
     assert numbers_in(table) == [2, 3]
 
 
+@pytest.mark.further
 def test_the_advice_after_a_restore_works(desk: Desk, table: Path) -> None:
     """The table is put back to before the job's commit: a plain rerun names the restore, and what it advises writes the rows anew."""
     DeltaTable(str(table)).restore(0)
@@ -130,6 +132,7 @@ def test_the_advice_where_a_file_is_missing_works(desk: Desk, table: Path) -> No
     assert output_of(desk.here("run", "job.yaml", "--json"))["found"] == "present"
 
 
+@pytest.mark.further
 def test_the_advice_where_the_evidence_is_missing_works(desk: Desk, table: Path, tmp_path: Path) -> None:
     """The slot was deleted, or all evidence of the job: ResultGone names the folder to restore, and a rerun, which is not advised, adds no
     row; once the folder is back the job is replayed, and a rerun replaces its rows."""
@@ -151,6 +154,7 @@ def test_the_advice_where_the_evidence_is_missing_works(desk: Desk, table: Path,
     assert desk.here("run", "job.yaml").code == ExitCode.SUCCEEDED
 
 
+@pytest.mark.further
 def test_a_rollback_of_an_iceberg_table(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`main` is set back before the commit: ResultGone says so, and its advice writes the rows anew."""
     from harness.iceberg_tables import rows, sql_catalog, table

@@ -6,6 +6,8 @@ from __future__ import annotations
 import textwrap
 from datetime import datetime
 
+import pytest
+
 from harness.desk import OUTPUT, PATIENCE, WRITES, Desk
 from harness.eventually import assert_eventually
 from sparkonce.attempt.decide import LINGERING
@@ -88,6 +90,7 @@ def test_a_program_that_goes_on_is_not_stopped(desk: Desk) -> None:
     assert (said.code, said.told["result"]["values"]) == (0, {"greatest": 1233, "last": "word"}), said
 
 
+@pytest.mark.further
 def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> None:
     """Each of its reports restarts lingerSeconds, and all of them are in the result. A driver that a busy machine kept from reporting for
     that long is stopped rightly; then the next generation is looked at."""
@@ -109,6 +112,7 @@ def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> N
     raise AssertionError("each of three drivers was stopped before its last report")
 
 
+@pytest.mark.further
 def test_a_program_that_ended_before_its_outputs_is_waited_for(desk: Desk) -> None:
     """The second output is not committed, so the job may not be done, and its thread is not stopped after lingerSeconds."""
     second = {"name": "more", "slotLog": {"path": "lake/more"}}

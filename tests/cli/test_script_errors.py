@@ -115,7 +115,7 @@ def command_of(failure: dict[str, Any]) -> list[str]:
     return [*printed.replace("FILE", "job.yaml").split()[1:], "--json"]
 
 
-@pytest.mark.parametrize("script", [REFUSED, IMPORTS])
+@pytest.mark.parametrize("script", effort.sampled([REFUSED, IMPORTS]))
 def test_a_corrected_script_runs_by_the_printed_command(desk: Desk, script: str) -> None:
     """It is the next generation, with one effect; the same command runs the script again where what it misses appeared outside of it."""
     desk.job(script, retry=THREE)
@@ -129,7 +129,8 @@ def test_a_corrected_script_runs_by_the_printed_command(desk: Desk, script: str)
 
 
 @pytest.mark.parametrize(
-    ("script", "name"), [(REFUSED, "PATH_NOT_FOUND"), (IMPORTS, "ModuleNotFoundError"), ("def f(:\n", "SyntaxError")]
+    ("script", "name"),
+    effort.sampled([(REFUSED, "PATH_NOT_FOUND"), (IMPORTS, "ModuleNotFoundError"), ("def f(:\n", "SyntaxError")]),
 )
 def test_retry_on_as_the_message_says_it(desk: Desk, script: str, name: str) -> None:
     """The name in the message, added to `spec.retry.retryOn`, makes the printed command run every attempt. Sent again by `run` the job has
@@ -172,7 +173,7 @@ def test_half_of_the_outputs_and_an_error_are_for_a_person(desk: Desk) -> None:
     assert sorted(len(desk.commits(each)) for each in ("numbers", "totals")) == [1, 2]
 
 
-@pytest.mark.parametrize("error", ["    import no_such_module\n", REFUSED])
+@pytest.mark.parametrize("error", effort.sampled(["    import no_such_module\n", REFUSED]))
 def test_a_driver_that_committed_and_then_claims_an_error_succeeded(desk: Desk, error: str) -> None:
     """An error in the log, or that the driver reports, ends retries and decides nothing else: what is committed is the result."""
     desk.job(WRITES_FIRST + error, retry=THREE)

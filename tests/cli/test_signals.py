@@ -25,7 +25,7 @@ def nothing_runs(desk: Desk) -> bool:
     return [each.partition(" ended")[0] for each in said] == ["0 running, logs of 1"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", effort.sampled([signal.SIGINT, signal.SIGTERM]))
 def test_the_leader_stops_and_settles(desk: Desk, number: signal.Signals) -> None:
     """Exit 8 if nothing took effect: the driver is gone, the output is closed to it, and the next run opens a new generation."""
     terminal = desk.leader()
@@ -157,6 +157,7 @@ def test_one_sender_of_a_run_is_not_replayed(desk: Desk, opens: tuple[str, ...],
     assert len(desk.commits()) == desk.attempts() == (2 if opens[0] == "rerun" else 1)
 
 
+@pytest.mark.further
 def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
     """No other terminal waits, so the last one's Ctrl-C cancels the job."""
     leader = desk.leader()
@@ -170,6 +171,7 @@ def test_whoever_is_handed_a_job_can_stop_it(desk: Desk) -> None:
     assert desk.commits() == []
 
 
+@pytest.mark.further
 def test_a_terminal_that_was_killed_waits_for_nothing(desk: Desk) -> None:
     """The leader's Ctrl-C cancels the job, although another terminal waited for it shortly before."""
     leader = desk.leader()
@@ -226,6 +228,7 @@ def settled_by(desk: Desk) -> str:
     return by
 
 
+@pytest.mark.further
 def test_ctrl_c_while_cancel_waits(desk: Desk) -> None:
     """The cancellation request is recorded, so its sender may leave (exit 130)."""
     desk.job()

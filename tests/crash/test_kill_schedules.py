@@ -75,6 +75,7 @@ def test_whatever_is_killed_or_frozen_the_job_has_one_effect_and_the_right_rows(
     assert faults
 
 
+@pytest.mark.further
 @pytest.mark.slow
 def test_who_freezes_without_the_ledgers_lock_holds_nobody_up(tmpfs_path: Path) -> None:
     """A process is frozen before a statement that takes no lock, or before the one that requests it: the next request takes over and

@@ -147,7 +147,7 @@ def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -
     assert scene.all_or_nothing()
 
 
-@pytest.mark.parametrize("dropped", [DELTA, ICEBERG])
+@pytest.mark.parametrize("dropped", effort.sampled([DELTA, ICEBERG]))
 def test_a_sealed_transaction_whose_table_was_dropped_is_held_with_the_reason(scene: Kinds, dropped: str) -> None:
     """The transaction can be neither completed nor discarded: Held, with the output and the reason, although a new table of that name
     exists. Slots before it that could be committed are committed."""

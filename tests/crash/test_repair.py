@@ -86,7 +86,7 @@ def test_a_driver_of_before_commits_nothing_after_the_repair(tmpfs_path: Path) -
         scene.clear()
 
 
-@pytest.mark.parametrize("point", ["store.sql.commit.before", "store.sql.commit.after"])
+@pytest.mark.parametrize("point", effort.sampled(["store.sql.commit.before", "store.sql.commit.after"]))
 def test_a_repair_that_dies_is_repeated(tmpfs_path: Path, point: str) -> None:
     """A repair killed before its commit has done nothing, one killed after it everything: the command can be repeated, and the job ends
     with one effect."""

@@ -97,7 +97,7 @@ def test_a_driver_that_is_killed_at_each_step_writes_every_row_once(tmpfs_path: 
         scene.clear()
 
 
-@pytest.mark.parametrize("point", ["engine.settle.fenced", "engine.finalize.before"])
+@pytest.mark.parametrize("point", effort.sampled(["engine.finalize.before", "engine.settle.fenced"]))
 def test_a_runner_that_is_killed_while_it_settles_a_stream(tmpfs_path: Path, point: str) -> None:
     """The driver died in batch 5, and its owner while it settled: the next run settles again, and the stream continues."""
     scene = stream_of(tmpfs_path)
@@ -203,6 +203,7 @@ def test_a_stream_that_is_cancelled_before_its_first_batch_is_cancelled(tmpfs_pa
         scene.clear()
 
 
+@pytest.mark.further
 def test_two_outputs_of_a_stream_whose_driver_dies_between_them(tmpfs_path: Path) -> None:
     """A batch that only one output has is delivered again: both outputs have every row once."""
     scene = stream_of(tmpfs_path, shape="two")
@@ -239,6 +240,7 @@ def test_a_stream_whose_attempts_are_used_up_is_a_persons_to_end(tmpfs_path: Pat
         scene.clear()
 
 
+@pytest.mark.further
 def test_a_rerun_of_a_stream_writes_it_anew_and_replaces_it_at_its_end(tmpfs_path: Path) -> None:
     """Each generation has a checkpoint of its own. While the rerun runs readers see the old rows; before and after, each row once."""
     scene = stream_of(tmpfs_path)

@@ -2,8 +2,10 @@
 
 A campaign is a test that plays many schedules, races, storms or examples. `EFFORT=gate` is small enough for each change; `all` plays every
 kind and every failpoint at least once; `soak` plays as many as fit into a night (docs/soak.md). The first two draw from a fixed seed, so
-that a commit has one verdict; the soak explores: it draws new seeds and prints them. Tests marked `soak` are left to it: further variants,
-of minutes each, of what a smaller effort has seen once.
+that a commit has one verdict; the soak explores: it draws new seeds and prints them.
+
+Further variants of what another test has shown wait for a larger effort: those of minutes, marked `soak`, for the soak, and those of
+seconds, marked `further`, for TIER=all.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ FIXED_SEED = "2026"
 
 SIZES: dict[str, tuple[int, int, int]] = {
     # campaign: gate, all, soak
-    "kill schedules": (8, 32, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
+    "kill schedules": (4, 32, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
     "kills per failpoint": (0, 1, 3),  # at least so many really happen at each
-    "machine schedules": (200, 480, 6000),  # of the state machine, over all its configurations
+    "machine schedules": (120, 480, 6000),  # of the state machine, over all its configurations
     "hypothesis examples": (50, 50, 200),  # per property without its own number
     "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
     "differential examples on servers": (4, 8, 15),  # the same on PostgreSQL and etcd
@@ -40,13 +42,13 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "race keys": (100, 100, 400),  # of one table, that processes commit and fence while they are killed and frozen
     "race keys of formats": (40, 40, 180),  # of a Delta and of an Iceberg table
     "race keys of stores": (50, 50, 100),  # percent of the keys that each object store is raced for
-    "every nth case": (3, 1, 1),  # of lists whose cases take seconds and differ little, as the steps of a kill
+    "every nth case": (5, 1, 1),  # of lists whose cases take seconds and differ little, as the steps of a kill
     "race streams": (100, 100, 300),  # percent of 25 streams of a slot log, 20 of a Delta table, 10 of an Iceberg table
     "plan documents": (110, 110, 10000),  # mutated examples, and documents of the CRD's schema
     "documents for kubectl": (100, 400, 20000),  # job files that kubectl and our reader read
     "acts of a random tenant": (20, 100, 2000),  # requests to gateway and API server, beside another team's jobs
     "matrix parts": (1, 4, 17),  # of each kind, so that several processes share the cases
-    "matrix cases": (6, 12, 100),  # of each part: tables of odd values in every type
+    "matrix cases": (4, 12, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (10, 16, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 12, 40),  # of several processes that reserve or take over one key
 }
@@ -63,14 +65,14 @@ def size(campaign: str) -> int:
 
 
 def sampled(cases: Sequence[Any]) -> Sequence[Any]:
-    """The cases of a parametrized test that a run at this effort plays: in the gate the first, the fourth and so on; otherwise all."""
+    """The cases of a parametrized test that a run at this effort plays: in the gate the first, the sixth and so on; otherwise all."""
     return cases[:: size("every nth case")]
 
 
 def rotated(cases: Sequence[Any], name: str) -> Sequence[Any]:
-    """The same for tests that share their cases, such as the kinds of table: in the gate every third, beginning with one that follows from
-    the test's name, so that each case is played by some of the tests."""
-    nth = size("every nth case")
+    """The same for tests that share their cases, such as the kinds of table: in the gate every fifth, or one of fewer, beginning with one
+    that follows from the test's name, so that each case is played by some of the tests."""
+    nth = min(size("every nth case"), len(cases))
     return cases[zlib.crc32(name.encode()) % nth :: nth]
 
 

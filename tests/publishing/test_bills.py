@@ -52,6 +52,7 @@ def checked(text: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.further
 def test_an_archive_names_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installed packages of Debian, not removed ones; Python's by their metadata, not by its text; jars by the coordinates that their build
     wrote, and by name and digest where it wrote none or those of something inside."""

@@ -23,6 +23,7 @@ def test_a_second_build_is_the_same(tmp_path: Path) -> None:
     assert [each.read_bytes() for each in first] == [each.read_bytes() for each in second]
 
 
+@pytest.mark.further
 @pytest.mark.slow
 def test_the_source_archive_builds_the_same_wheel(tmp_path: Path) -> None:
     """It holds all that a build needs: whoever builds from it gets the published wheel."""

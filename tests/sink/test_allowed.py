@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkonce.errors import InvalidInput, OutputUnsupported
@@ -34,6 +34,7 @@ def may(listed: AllowedOutputs, location: str, *, kind: str = "slotLog", namespa
 
 
 @given(STORES, PATHS, PATHS)
+@settings(max_examples=20)  # of some 15 sinks each, and a client of an object store takes 20 ms to make
 def test_what_is_below_a_prefix_is_allowed_and_its_neighbours_are_not(
     store: str, prefix: list[str], more: list[str]
 ) -> None:

@@ -79,7 +79,7 @@ def test_a_writer_that_stops_at_a_step_then_a_fence(
     assert len(staged()) == (1 if verdict else 0)
 
 
-@pytest.mark.parametrize("point", [*FENCE_POINTS, "sink.iceberg.created"])
+@pytest.mark.parametrize("point", effort.sampled([*FENCE_POINTS, "sink.iceberg.created"]))
 def test_a_fence_killed_at_a_step_is_repeated(point: str, lake: Path, started: list[ForkServerProcess]) -> None:
     """An owner that dies inside a fence, or while it creates the table for one, leaves nothing half done: the next owner's fence bars."""
     plan = Plan(folder=str(lake), process="p", token=3, keys=("k1",), verb="fence", failpoints=f"{point}=kill")
@@ -171,6 +171,7 @@ def _racer(folder: str, number: int, name: str, ours: bool, meet: str) -> None:
         table.append(table_of(number), snapshot_properties=said_now)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("ours", [False, True])
 def test_check_then_append_commits_thrice_and_ours_once(ours: bool, lake: Path) -> None:
     """Three writers of one key have read the table and then commit at once. pyiceberg's own append resends its commit after a conflict

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
+from harness import effort
 from harness.arrow_stage import table_of
 from harness.slots import committing
 from sparkonce.blocking import run
@@ -237,7 +238,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=300)
+@settings(max_examples=effort.size("hypothesis examples") * 2)
 def test_snapshots_never_change_the_table(steps: list[tuple[object, ...]]) -> None:
     """After any sequence of commits, fences and snapshot writers that read the slots at any earlier moment, a reader's view is that of the
     slots."""

@@ -77,6 +77,7 @@ def test_the_wheel_holds_only_sparkonce(wheel: Path) -> None:
     assert modules <= set(names)
 
 
+@pytest.mark.further
 @pytest.mark.slow
 def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     """Installed alone, the wheel imports with its core dependencies. Each program refuses in one sentence with an install command, after
