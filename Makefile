@@ -49,7 +49,10 @@ chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (h
 	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_session.py $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
 
-test: $(if $(CHECKED),ready,check) ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
+test: ready ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
+ifeq (,$(CHECKED)) # beside it, since a type check keeps one core busy, the tests' modules are compiled: or else each worker would, at the same time
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --collect-only -qq --tier=$(TIER) $(TESTS) >/dev/null 2>&1 & $(MAKE) --no-print-directory check; red=$$?; wait; exit $$red
+endif
 	@sh scripts/setup --quiet --tests
 ifeq (,$(TESTS)$(filter quick operator,$(TIER))) # runs that start few Sparks save less than making the archive costs
 	@$(PY) tests/harness/spark_archive.py

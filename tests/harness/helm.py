@@ -30,6 +30,9 @@ TIMEOUT = 120.0
 """Seconds; rendering takes a tenth of a second on a free core."""
 BACKUPS = "etcd.bundled.backup.enabled=true"
 
+_TEMPLATES: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
+"""What `helm template` answered, by its arguments and the texts of its values: half a second of processor time each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -59,14 +62,16 @@ def template(
     release: tuple[str, str] = (NAMESPACE, RELEASE),
     apis: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """`helm template` with these files and settings. `release`: its namespace and name; `apis`: what the cluster serves besides
-    Kubernetes' own."""
+    """`helm template` with these files and settings, rendered once for each process. `release`: its namespace and name; `apis`: what the
+    cluster serves besides Kubernetes' own."""
     namespace, name = release
     command: list[str | Path] = ["template", name, chart, "--namespace", namespace, "--kube-version", KUBE.version]
     command += [part for each in apis for part in ("--api-versions", each)]
-    command += [part for file in values for part in ("--values", file)]
     command += [part for each in sets for part in ("--set", each)]
-    return helm(*command)
+    asked = (*map(str, command), *(file.read_text() for file in values))
+    if asked not in _TEMPLATES or chart != CHART:  # a test changes a copy of the chart, never the chart
+        _TEMPLATES[asked] = helm(*command, *(part for file in values for part in ("--values", file)))
+    return _TEMPLATES[asked]
 
 
 def rendered(*values: Path, sets: Sequence[str] = (), **how: Any) -> list[dict[str, Any]]:

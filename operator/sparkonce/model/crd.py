@@ -11,6 +11,7 @@ misspelt template fields, forged conf).
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 from itertools import pairwise
@@ -126,14 +127,19 @@ def _structural(schema: Schema, definitions: dict[str, Schema], models: dict[str
 def _docstrings(model: type[BaseModel]) -> dict[str, Schema]:
     """The description of each field, by alias: the docstring below it. Pydantic can read them itself, but only when the class is built,
     which took a third of the time in which a command imports the models."""
-    (found,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(found, ast.ClassDef)  # models are written at the top of their module
     texts: dict[str, Schema] = {}
-    for field, text in pairwise(found.body):
+    for field, text in pairwise(_classes(model.__module__)[model.__name__].body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
                 texts[model.model_fields[name].alias or name] = {"description": inspect.cleandoc(said)}
     return texts
+
+
+@functools.cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """The classes at the top of a module, where models are written. `inspect.getsource` of a class parses the whole module each time."""
+    body = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {each.name: each for each in body if isinstance(each, ast.ClassDef)}
 
 
 def _with_defaults(fields: dict[str, Schema], model: type[BaseModel] | None) -> dict[str, Schema]:
