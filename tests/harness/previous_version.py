@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "8fa62ecf83a4a055ed03e60cb883e5562876514b"
+IN_USE = "90a0bb5c729b5bbb5aa21facdda228029121e829"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 
