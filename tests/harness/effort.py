@@ -48,7 +48,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "documents for kubectl": (100, 400, 20000),  # job files that kubectl and our reader read
     "acts of a random tenant": (20, 100, 2000),  # requests to gateway and API server, beside another team's jobs
     "matrix parts": (1, 4, 17),  # of each kind, so that several processes share the cases
-    "matrix cases": (4, 12, 100),  # of each part: tables of odd values in every type
+    "matrix cases": (6, 12, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (10, 16, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 12, 40),  # of several processes that reserve or take over one key
 }

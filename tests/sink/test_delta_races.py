@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from harness import delta_attempts
+from harness import delta_attempts, effort
 from harness.arrow_stage import table_of
 from harness.contest import frozen, wake
 from harness.delta_attempts import sink_in
@@ -54,7 +54,7 @@ def reached_the_log(point: str) -> bool:
 # --- one process dies, or freezes, at a named point --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize("point", effort.rotated(COMMIT_POINTS, "killed"))
 def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
     """Attempt 2 dies at the step; the answer of the fence that follows is final: it never changes later, and duplicates get the same."""
     if with_table(point):
@@ -77,7 +77,7 @@ def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, st
     assert len(list(tmpfs_path.glob("table/so-*/*"))) == (1 if verdict else 0)
 
 
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize("point", effort.rotated(COMMIT_POINTS, "frozen"))
 def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
     point: str, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:

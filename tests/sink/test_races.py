@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import sink_attempts
+from harness import effort, sink_attempts
 from harness.contest import COMMIT_POINTS, frozen, rows_in, standing, wake
 from harness.eventually import assert_eventually
 from harness.patience import until_ended
@@ -24,7 +24,7 @@ PROCESSES = 5
 # --- one process dies, or freezes, at a named point -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize("point", effort.rotated(COMMIT_POINTS, "killed"))
 def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, started: list[ForkServerProcess]) -> None:
     """Attempt 2 dies at the step; the answer of the fence that follows is final: it never changes later, and duplicates get the same."""
     plan = Plan(folder=str(tmpfs_path), process="p", token=2, keys=("k1",), verb="commit", failpoints=f"{point}=kill")
@@ -46,7 +46,7 @@ def test_a_writer_killed_at_a_step_then_a_fence(point: str, tmpfs_path: Path, st
     assert len(list(tmpfs_path.glob("table/_data/*/*"))) == (1 if verdict else 0)
 
 
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize("point", effort.rotated(COMMIT_POINTS, "frozen"))
 def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
     point: str, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_writer_frozen_at_a_step_wakes_after_the_fence(
 
 
 @pytest.mark.parametrize("point", ["sink.slots.close.before", "sink.slots.close.after"])
-@pytest.mark.parametrize("nth", [0, 1])
+@pytest.mark.parametrize("nth", effort.sampled([0, 1]))
 def test_a_fence_killed_at_a_step_is_repeated(
     point: str, nth: int, tmpfs_path: Path, started: list[ForkServerProcess]
 ) -> None:
