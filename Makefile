@@ -45,9 +45,13 @@ demo: ready ## one flights job, run once and answered from the record the second
 cluster-demo: ready ## Kubernetes, the chart, the flights pipeline, its tables (Linux, root); MONTHS=12, STORE=s3, KEEP=1
 	@PYTHONPATH=tests:scripts $(PY) -m harness.node.demo
 
-chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (hours): docs/chaos.md; RUNS=5 ONLY= ARMS= MINUTES= SEED= TABLE=
+chaos: ready ## faults on a real cluster, ours beside plain SparkApplications (hours): docs/chaos.md; RUNS=5 ONLY= ARMS= MINUTES= SEED= TABLE=; WRITES=1: docs/writes.md
+ifdef WRITES
+	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_writes.py $(if $(ONLY),--only "$(ONLY)")
+else
 	@PYTHONPATH=tests:scripts $(PY) benchmarks/chaos/chaos_session.py $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only "$(ONLY)") \
 	  $(if $(ARMS),--arms "$(ARMS)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table)
+endif
 
 test: ready ## lint, types, layers, then the quick tests; TIER=operator, TIER=all (CI=true: none may be skipped), TESTS=tests/store
 ifeq (,$(CHECKED)) # beside it, since a type check keeps one core busy, the tests' modules are compiled: or else each worker would, at the same time
