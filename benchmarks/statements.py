@@ -1,7 +1,7 @@
 """Compares writes that Spark's own Delta engine makes inside sparkonce with the same calls outside of it.
 
 Each variant makes the same call, `df.write.format("delta").mode("append").save(path)`, on an existing table: alone, inside `job.native`,
-and as a captured script's (`sparkonce.driver.script_writes`). The key is reserved and the block opened and ended on the clock; the
+and as a captured script's (`sparkonce.driver.script.writes`). The key is reserved and the block opened and ended on the clock; the
 ledger's part is what `reserve` measures, and the start of a driver what `formats: first write` does.
 
 The part is a process of its own, `python statements.py SCRATCH ROWS PAIRS JARS`, because Delta's jars must be there when its JVM starts.
@@ -148,7 +148,7 @@ def _write(variant: str, frame: Any, path: str, opened: tuple[IdempotencyStore, 
 
 
 def _captured(job: Any, path: str, write: Callable[[], None]) -> None:
-    from sparkonce.driver.script_writes import ScriptWrites
+    from sparkonce.driver.script.writes import ScriptWrites
     from sparkonce.model.spec import Delta, Output
 
     script = ScriptWrites(job, [Output(name=OUTPUT, delta=Delta(path=path), capture=True)], warn=False, base=path)

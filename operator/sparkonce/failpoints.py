@@ -82,6 +82,8 @@ NAMES: dict[str, str] = {
     "sink.slots.sweep.before": "before a staging folder of a closed slot is deleted",
     "sink.skipping": "a slot has come late, its job skips, and nothing of the skip is written",
     "sink.iceberg.created": "the Iceberg table exists and has no snapshot yet",
+    "sink.iceberg.columns.before": "the columns of a new Iceberg table are not sent to the catalog",
+    "sink.iceberg.columns.after": "the catalog has given a new Iceberg table its columns and this process does not know yet",
     "sink.iceberg.staged": "the rows and their slot lie beside the table, no commit was sent",
     "sink.iceberg.commit.before": "the commit is put together and not sent to the catalog",
     "sink.iceberg.commit.after": "the catalog has made the commit and this process does not know yet",

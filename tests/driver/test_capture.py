@@ -15,7 +15,7 @@ from pyarrow import parquet
 from harness.arrow_stage import table_of
 from harness.granted import Granted, granted
 from sparkonce.driver import capture, places
-from sparkonce.driver.script_writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
+from sparkonce.driver.script.writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
 from sparkonce.driver.statements import FrameWrite
 from sparkonce.errors import Fenced, InvalidInput, UndeclaredOutput
 from sparkonce.model.spec import IdempotentJob, Output, WriteMode

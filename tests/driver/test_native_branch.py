@@ -5,73 +5,26 @@ The real one is in tests/crash/long and tests/driver/jvm; the branch itself is i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 from driver.streamed import next_attempt, settled
 from harness import iceberg_tables
 from harness.granted import Granted, granted
+from harness.iceberg_engine import WAP, Engine, look
 from harness.iceberg_tables import NUMBERS, catalog, rows, sql_catalog
-from sparkonce.driver.branch import BranchBlock, ShownTable
-from sparkonce.driver.statements import Statement
+from sparkonce.driver.branch import BranchBlock
 from sparkonce.errors import Fenced, InvalidInput, OutputChanged, TableMoved
 from sparkonce.model.record import Verdict
 from sparkonce.model.spec import Expect
 
-WAP = "spark.wap.branch"
-
 
 class Died(Exception):
     """Ends a driver inside its block."""
-
-
-class Engine:
-    """A session whose statements append one number to the table, on the branch of its settings."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {"spark.user": "kept"}
-        self.ran: list[int] = []
-        self.conf, self.sparkContext = self, SimpleNamespace(applicationId="app")
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return self.values.get(name, default)
-
-    def set(self, name: str, value: str) -> None:
-        self.values[name] = value
-
-    def unset(self, name: str) -> None:
-        self.values.pop(name, None)
-
-    def createDataFrame(self, rows: list[Any], schema: str) -> tuple[list[Any], str]:  # noqa: N802 - Spark's name
-        return rows, schema
-
-    def insert(self, number: int) -> None:
-        self.ran.append(number)
-        iceberg_tables.table().append(pa.table({"n": pa.array([number], pa.int64())}), branch=self.values[WAP])
-
-    def rewrite(self) -> None:
-        rewritten = pa.table({"n": pa.array([10], pa.int64())})
-        iceberg_tables.table().overwrite(rewritten, "n == 0", branch=self.values[WAP])
-
-    def statement(self, number: int, *, run: Callable[[], object] | None = None, **given: Any) -> Statement:
-        session: Any = self
-        known = {"kind": "INSERT", "table": iceberg_tables.TABLE, "digest": f"{number:064x}", **given}
-        return Statement(session=session, identify=lambda: None, run=run or (lambda: self.insert(number)), **known)
-
-
-def look(_: object, table: str) -> ShownTable | None:
-    """How Spark sees a table: what the catalog says."""
-    if not catalog().table_exists(table.partition(".branch_")[0]):
-        return None
-    found = iceberg_tables.table().metadata
-    named = table.partition(".branch_")[2] or None
-    enabled = found.properties.get("write.wap.enabled") == "true"
-    return ShownTable(str(found.table_uuid), named, enabled, lambda name: name in found.refs)
 
 
 @pytest.fixture
@@ -167,6 +120,31 @@ def test_a_statement_that_raised_ends_its_block(tmp_path: Path, engine: Engine) 
         with pytest.raises(InvalidInput, match="no other one follows it"):
             block.statement(engine.statement(1))
     assert (rows(), engine.ran) == ([0], [1])
+
+
+def test_a_statement_that_spark_refused_before_it_ran_is_no_failed_one(tmp_path: Path, engine: Engine) -> None:
+    """An AnalysisException leaves the branch where it was, and another statement may follow. One after a commit to the branch ends the
+    block."""
+
+    def refused(*written: int) -> None:
+        for number in written:
+            engine.insert(number)
+        raise AnalysisException("no such column")
+
+    attempt = begun(tmp_path)
+    with block_of(attempt, engine) as block:
+        with pytest.raises(AnalysisException):
+            block.statement(engine.statement(1, run=refused))
+        block.statement(engine.statement(2))
+    assert (rows(), block.done) == ([0, 2], 1)
+    session: Any = engine
+    other = BranchBlock(begun(tmp_path, name="other").job(), "other", session=session, look=look)
+    with pytest.raises(InvalidInput, match="the block went on"), other:  # noqa: PT012 - a block of statements
+        with pytest.raises(AnalysisException):
+            other.statement(engine.statement(3, run=lambda: refused(3)))
+        with pytest.raises(InvalidInput, match="no other one follows it"):
+            other.statement(engine.statement(4))
+    assert rows() == [0, 2]
 
 
 def test_what_is_not_for_the_branch_is_refused(tmp_path: Path, engine: Engine) -> None:

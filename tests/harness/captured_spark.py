@@ -20,7 +20,7 @@ import sparkonce
 from harness.delta_spark import session
 from harness.granted import Granted, granted
 from harness.native_spark import threaded
-from sparkonce.driver.script_writes import ScriptWrites
+from sparkonce.driver.script.writes import ScriptWrites
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import sinks_of
 

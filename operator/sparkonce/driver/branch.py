@@ -6,7 +6,8 @@ session reads its own writes. At the end one commit, under rule R as every other
 is atomic: nothing of it is visible before its end, and of an attempt that ended inside it nothing remains. All its statements run again
 with the next attempt; if the key is committed, none of them does.
 
-A statement that raised ends the block: whether its commit to the branch landed is not known, and nothing would show that it ran twice.
+A statement that raised ends the block: whether its commit to the branch landed is not known, and nothing would show that it ran twice. One
+that Spark refused before it ran, by an AnalysisException, wrote nothing if the branch is where it was: another one may follow.
 
 Refused before they run, beside what every block refuses: what Spark does outside of the branch, which is `saveAsTable` with a mode other
 than append (it replaces the table) and a change of the table's columns, and statements that name a branch themselves.
@@ -34,8 +35,9 @@ from sparkonce.driver.statements import (
     with_settings,
 )
 from sparkonce.errors import InvalidInput, OutputChanged, OutputUnavailable, SparkonceError
+from sparkonce.model.application.script_errors import ANALYSIS
 from sparkonce.sink.native import WAP_ENABLED, OpenBranch
-from sparkonce.sink.protocol import AlreadyCommitted, Conflicting, FencedOff
+from sparkonce.sink.protocol import AlreadyCommitted, Conflicting, FencedOff, SinkKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +59,10 @@ class ShownTable:
     branch: str | None
     """The branch that its name selects, or the session's setting."""
     enabled: bool
-    has: Callable[[str], bool]
-    """Whether it has a branch of this name."""
+    head: Callable[[str], int | None]
+    """The newest snapshot of a branch; None if it has none of this name."""
+    columns: int
+    """How many it has: a fence makes a table without."""
     forget: Callable[[], object] = lambda: None
     """Makes Spark's catalog read it anew: it caches tables for half a minute."""
 
@@ -86,6 +90,9 @@ class BranchBlock(AttemptBlock):
         self._branches: Any = sink  # a Sink that also TakesBranch: Python has no intersection types
         self._session, self._look = session, look or shown
         self._nonce = secrets.token_hex(16)
+        self._named_for: SinkKey | None = None
+        """As of `TakesBranch.open_branch`."""
+        self._application = ""
         self._opened: OpenBranch | None = None
         """None if the key is committed."""
         self._done = 0
@@ -118,8 +125,8 @@ class BranchBlock(AttemptBlock):
                 raise InvalidInput(
                     f"the session sets {name}, and a native block has a branch of its own; unset it before"
                 )
-        self._hold()
-        self._begin()
+        self._application = str(session.sparkContext.applicationId)
+        self.begin()
         self._job._block = self
         self._open.enter_context(with_settings(session, {} if self._opened is None else self._opened.settings))
         self._open.enter_context(recognised(self))
@@ -130,24 +137,19 @@ class BranchBlock(AttemptBlock):
     ) -> None:
         self._job._block = None
         self._open.close()
-        if self._opened is None:
-            if kind is None:
-                self._finished()
-            return
-        if kind is None and self._failed is None:
-            self._end(self._opened)
-            return
-        # Best effort: the next attempt, or a sweep, drops what is left. The error of the block must reach its author.
-        with contextlib.suppress(SparkonceError):
-            run(self._branches.drop_branch(self._opened.mark))
         if kind is None:
-            raise InvalidInput(
-                f"a statement ({self._failed}) of the native block on {self._sink.name} failed, and the block went on without it: nothing "
-                "of the block is visible; let its error end the block"
-            )
+            self.end()
+        elif self._opened is not None:
+            self._drop(self._opened)
 
-    def _begin(self) -> None:
-        """Bars all earlier attempts; makes the branch, unless the key is committed."""
+    def _drop(self, opened: OpenBranch) -> None:
+        """Best effort: the next attempt, or a sweep, drops what is left. The error of the block must reach its author."""
+        with contextlib.suppress(SparkonceError):
+            run(self._branches.drop_branch(opened.mark))
+
+    def begin(self) -> None:
+        """Bars all earlier attempts; makes the branch, unless the key is committed. Needs no Spark session."""
+        self._hold()
         job, sink = self._job, self._sink
         by, fingerprint = f"attempt {job.attempt}", job.assignment.fingerprint
         slot = run(sink.fence(self._key, job.attempt, fingerprint=fingerprint, by=by))
@@ -162,12 +164,41 @@ class BranchBlock(AttemptBlock):
             self.written = job._recorded(sink, slot, fresh=False)
             return
         failpoints.hit("driver.native.open")
-        opened = run(self._branches.open_branch(self._key, job.attempt, nonce=self._nonce))
+        self._open_branch()
+
+    def renew(self) -> None:
+        """Lets the branch begin where the table is now, unless it has a statement."""
+        if self._opened is not None and not self._done and self._failed is None:
+            self._open_branch(renew=True)
+
+    def _open_branch(self, *, renew: bool = False) -> None:
+        given = {"nonce": self._nonce, "named_for": self._named_for, "renew": renew}
+        opened = run(self._branches.open_branch(self._key, self._job.attempt, **given))
         if isinstance(opened, FencedOff):
-            job._written(sink, opened)
+            self._job._written(self._sink, opened)
         self._opened = opened
 
-    def _end(self, opened: OpenBranch) -> None:
+    def end(self) -> None:
+        """Ends a block whose code ran to its end: publishes its branch. Needs no Spark session.
+
+        Raises:
+            InvalidInput: a statement failed and the block went on without it.
+            TableMoved, OutputChanged, Fenced, KeyConflict: nothing of the block is visible.
+            OutputUnavailable: unknown whether it is published.
+        """
+        if self._opened is None:
+            self._finished()
+            return
+        if self._failed is not None:
+            self._drop(self._opened)
+            raise InvalidInput(
+                f"a statement ({self._failed}) of the native block on {self._sink.name} failed, and the block went on without it: nothing "
+                "of the block is visible; let its error end the block"
+            )
+        self._publish(self._opened)
+        self._finished()
+
+    def _publish(self, opened: OpenBranch) -> None:
         job, sink, mark = self._job, self._sink, opened.mark
         failpoints.hit("driver.native.end.before")
         try:
@@ -178,21 +209,23 @@ class BranchBlock(AttemptBlock):
                     nonce=self._nonce,
                     branch=mark.model_copy(update={"statements": self._done, "merges": self._merges}),
                     fingerprint=job.assignment.fingerprint,
-                    application=str(self._session.sparkContext.applicationId) if self._session is not None else "",
+                    application=self._application,
                 )
             )
         except SparkonceError:
-            with contextlib.suppress(SparkonceError):
-                run(self._branches.drop_branch(mark))
+            self._drop(opened)
             raise
         decision = job._commit(sink, self._key, slot)
         if isinstance(decision, AlreadyCommitted) and decision.slot.branch is not None:
             self.written = job._recorded(sink, decision.slot, fresh=False)  # of another process of this attempt
         else:
             self.written = job._written(sink, decision)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Shows the session what is published."""
         for forget in self._cached.values():
             forget()
-        self._finished()
 
     def _finished(self) -> None:
         self._job._outputs_written.add(self._sink.name)
@@ -209,12 +242,17 @@ class BranchBlock(AttemptBlock):
         self._check(statement)
         if self._opened is None:
             return statement.session.createDataFrame([], "num_affected_rows long")
-        self._on_branch(statement, self._opened)
+        head = self._on_branch(statement, self._opened)
         self._failed = statement.kind
         self._merges = self._merges or statement.kind == "MERGE" or None
         failpoints.hit("driver.native.before")
-        with with_settings(statement.session, self._opened.settings):
-            answer = statement.run()
+        try:
+            with with_settings(statement.session, self._opened.settings):
+                answer = statement.run()
+        except Exception as error:
+            if self._refused_by_spark(error, statement, self._opened, head):
+                self._failed = None
+            raise
         failpoints.hit("driver.native.after")
         self._failed = None
         self._done += 1
@@ -233,15 +271,25 @@ class BranchBlock(AttemptBlock):
         if _EVOLVES.search(statement.text):
             self.refuse("WITH SCHEMA EVOLUTION, which changes the table's columns before the block ends")
 
-    def _on_branch(self, statement: Statement, opened: OpenBranch) -> None:
-        """Checks that Spark will write to the branch. Raises: InvalidInput, OutputChanged, OutputUnavailable."""
+    def _refused_by_spark(self, error: Exception, statement: Statement, opened: OpenBranch, head: int) -> bool:
+        """Whether a statement that raised wrote nothing. head: of the branch before it."""
+        if not any(each.__name__ == ANALYSIS for each in type(error).__mro__):
+            return False
+        with contextlib.suppress(OutputUnavailable):
+            found = self._look(statement.session, statement.table)
+            return found is not None and found.head(opened.mark.name) == head
+        return False
+
+    def _on_branch(self, statement: Statement, opened: OpenBranch) -> int:
+        """Checks that Spark will write to the branch; returns its head. Raises: InvalidInput, OutputChanged, OutputUnavailable."""
         found = self._look(statement.session, statement.table)
         if found is None or found.identity != opened.table:
             what = "is no Iceberg table" if found is None else "is another table"
             self.refuse(f"{statement.kind} on {statement.table}, which {what}")
         if found.branch not in (None, opened.mark.name):
             self.refuse(f"{statement.kind} on {statement.table}, which names a branch or tag")
-        if not found.has(opened.mark.name):
+        head = found.head(opened.mark.name)
+        if head is None:
             raise OutputChanged(
                 f"the branch {opened.mark.name} of {self._sink.uri} is gone: another attempt has taken over, or it was dropped; the "
                 f"statement ({statement.kind}) was not run, and nothing of the block is visible"
@@ -252,6 +300,7 @@ class BranchBlock(AttemptBlock):
                 f"the table {self._sink.uri} no longer has the property {WAP_ENABLED}, without which Spark writes past the block's branch; "
                 f"the statement ({statement.kind}) was not run, and nothing of the block is visible: run it again, which sets the property"
             )
+        return head
 
 
 _KEPT = {"save": ("append", "overwrite"), "saveAsTable": ("append",)}
@@ -282,12 +331,14 @@ def shown(session: SparkSession, table: str) -> ShownTable | None:
         if found.getClass().getName() != SPARK_TABLE:
             return None
         inner = found.table()
+        refs = inner.refs()
         enabled = str(inner.properties().get(WAP_ENABLED)).lower() == "true"
         return ShownTable(
             str(inner.uuid().toString()),
             found.branch(),
             enabled,
-            inner.refs().containsKey,
+            lambda name: int(refs.get(name).snapshotId()) if refs.containsKey(name) else None,
+            len(found.columns()),
             lambda: _forgotten(session, table),
         )
     except PySparkException:

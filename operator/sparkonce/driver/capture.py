@@ -21,7 +21,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from sparkonce.driver.script_writes import ScriptWrites
+    from sparkonce.driver.script.writes import ScriptWrites
 
 
 def main() -> NoReturn:
@@ -51,7 +51,7 @@ def start(arguments: list[str]) -> NoReturn:
 
 def _capture() -> ScriptWrites:
     from sparkonce.driver.current import current
-    from sparkonce.driver.script_writes import ScriptWrites
+    from sparkonce.driver.script.writes import ScriptWrites
     from sparkonce.model.spec import IdempotentJob, Undeclared
 
     job = current()

@@ -63,6 +63,15 @@ def line_for(kind: str, location: str, mode: str, taken: Collection[str], *, bas
     return f"- {{name: {name_for(location, taken)}, {field}: {{path: '{path}'}}, capture: true}}"
 
 
+def line_for_table(table: str, taken: Collection[str]) -> str:
+    """The entry of spec.outputs that would take writes of an Iceberg table; empty: it has no namespace. table: its name in full."""
+    catalog, _, name = table.partition(".")
+    if "." not in name or "'" in table:
+        return ""
+    proposed = name_for(name.rpartition(".")[2], taken)
+    return f"- {{name: {proposed}, iceberg: {{catalog: '{catalog}', table: '{name}'}}, capture: true}}"
+
+
 def name_for(location: str, taken: Collection[str]) -> str:
     """Proposes a name for an output: the last part of its location, with a number if another output has that name."""
     last = PurePosixPath(location.rstrip("/")).name

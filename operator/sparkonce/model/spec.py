@@ -146,7 +146,7 @@ class Output(ResourceModel):
     # Without a default in the CRD: the API server would add it to every object, and operators of earlier releases refuse unknown fields.
     capture: StrictBool | None = None
     """Captures a script: sparkonce makes each of the script's own writes to this table once. For Python scripts that do not use
-    sparkonce; Delta tables and slot logs only."""
+    sparkonce."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -161,16 +161,15 @@ class Output(ResourceModel):
     def _refuse_contradictions(self) -> None:
         """Fields beside which the output can neither be captured nor overwritten."""
         problems: list[tuple[Loc, str]] = []
-        if self.capture and self.iceberg is not None:
-            problems.append((("capture",), "must be absent for an iceberg table; write it with job.write()"))
         if self.capture and self.mode is not None:
             problems.append((("mode",), "must be absent beside capture: the script's own writes say what they do"))
         elif self.mode is WriteMode.MERGE or self.on is not None:
             problems += self._problems_of_merge()
         elif self.mode not in (None, WriteMode.APPEND) and self.on_rerun is not OnRerun.REPLACE:
             problems.append((("onRerun",), f"must be Replace, or absent, beside mode {self.mode}"))
-        if self.capture and self.delta is not None and self.expect != Expect():
-            sentence = "must be absent beside capture of a delta table: Spark commits rows before they could be checked"
+        if self.capture and self.slot_log is None and self.expect != Expect():
+            kind = "a delta" if self.delta is not None else "an iceberg"
+            sentence = f"must be absent beside capture of {kind} table: Spark commits rows before they could be checked"
             problems.append((("expect",), sentence))
         if problems:
             refuse("Output", problems)

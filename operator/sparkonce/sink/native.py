@@ -133,6 +133,10 @@ WAP_ENABLED = "write.wap.enabled"
 """Iceberg's table property: without it Spark ignores a session's `spark.wap.branch` and writes to `main`."""
 
 
+PARTITIONS = ("identity", "years", "months", "days", "hours")
+"""Spark's names of the transforms by which a new Iceberg table can be partitioned (`TakesBranch.create`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenBranch:
     """A branch that statements may write to."""
@@ -148,9 +152,36 @@ class OpenBranch:
 class TakesBranch(Protocol):
     """Additional methods of a sink whose table Spark's own engine may write on a branch, which `Sink.commit` publishes."""
 
-    async def open_branch(self, key: SinkKey, token: int, *, nonce: str) -> OpenBranch | FencedOff:
-        """Makes the branch of a block at the table's state, and drops those of attempts that are barred. Raises: as
-        `TakesStatements.identity`."""
+    async def table_id(self) -> str | None:
+        """Identity of the table; None if there is none with columns."""
+        ...
+
+    async def create(
+        self,
+        key: SinkKey,
+        token: int,
+        *,
+        schema: str,
+        partition_by: Sequence[tuple[str, str]] = (),
+        properties: Mapping[str, str] | None = None,
+        declared: bool = False,
+    ) -> bool:
+        """Makes the table where there is none, and gives one that has no columns, as a fence leaves it, its own. Returns whether this
+        generation of the key has done that, in whichever attempt. schema: of the rows, as Spark's JSON. partition_by: one of
+        `PARTITIONS`, and the column. declared: as of `TakesStatements.create`.
+
+        Raises:
+            InvalidInput, OutputUnsupported: no table can have these columns.
+            Fenced: a later attempt has begun.
+        """
+        ...
+
+    async def open_branch(
+        self, key: SinkKey, token: int, *, nonce: str, named_for: SinkKey | None = None, renew: bool = False
+    ) -> OpenBranch | FencedOff:
+        """Makes the branch of a block at the table's state, and drops those of attempts that are barred. named_for: a key of the same
+        generation after which the branch is named; None: the key itself. renew: moves a branch that is there to the table's state; what
+        is on it is lost. Raises: as `TakesStatements.identity`."""
         ...
 
     async def block_slot(

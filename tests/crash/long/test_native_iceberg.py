@@ -9,23 +9,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.types import IntegerType, LongType, NestedField
 
+from crash.iceberg_scene import NAME, OLD, Tables, engine
 from crash.scene import Scene, gate_of
 from harness.iceberg_rest import rest_server, spark_runtime
 from harness.iceberg_tables import catalog, rest_catalog
 from harness.patience import until_ended
-from harness.spark import INTERPRETED
 
 pytestmark = pytest.mark.spark
 
 PATIENCE = 300
 """Seconds for a command: several starts of a JVM on a busy machine."""
 FOREIGN = 5001
-NAME = "sales.orders"
-OLD = dict.fromkeys(range(10), 0)
 MERGED = {number: (1 if number >= 5 else 0) for number in range(10)} | dict.fromkeys(range(10, 15), 100)
 ADDED = dict.fromkeys([*range(100, 103), *range(200, 203)], 7)
 TRUTH = {
@@ -36,33 +31,8 @@ TRUTH = {
 }
 
 
-class Blocks(Scene):
-    """A scene whose job writes an Iceberg table by statements; the table exists before."""
-
-    def create(self) -> None:
-        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", IntegerType()))
-        catalog().create_namespace_if_not_exists("sales")
-        catalog().create_table(NAME, schema)
-        self.add(*OLD, value=0)
-
-    def add(self, *ids: int, value: int = 1) -> None:
-        """What another writer appends."""
-        rows = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([value] * len(ids), pa.int32())})
-        self.table().append(rows)
-
-    def table(self) -> Table:
-        return catalog().load_table(NAME)
-
-    def read(self) -> list[tuple[int, int]]:
-        return sorted((row["id"], row["v"]) for row in self.table().scan().to_arrow().to_pylist())
-
-    def commits(self) -> int:
-        """Commits of the key, as its evidence counts them."""
-        said = [each.summary for each in self.table().metadata.snapshots]
-        return sum(each is not None and "sparkonce.snapshot" in each.additional_properties for each in said)
-
-    def branches(self) -> list[str]:
-        return [name for name in self.table().metadata.refs if name.startswith("idem-wap.")]
+class Blocks(Tables):
+    """A scene whose job writes the table by statements."""
 
     def right(self, shape: str, *foreign: int) -> None:
         """The rows are the truth, from one commit; no branch is left."""
@@ -82,16 +52,7 @@ def made(
 ) -> Iterator[Callable[[str], Blocks]]:
     for name, value in rest_catalog(server).items():
         monkeypatch.setenv(name, value)
-    conf = {
-        "spark.jars": str(spark_runtime()),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "rest",
-        "spark.sql.catalog.lake.uri": server,
-        "spark.sql.shuffle.partitions": "1",
-        "spark.ui.enabled": "false",
-        **INTERPRETED,
-    }
+    conf = engine(str(spark_runtime()), server)
     outputs = [{"name": "orders", "iceberg": {"catalog": "lake", "table": NAME}}]
 
     def make(shape: str) -> Blocks:

@@ -1,4 +1,4 @@
-"""A captured script with Spark's own Delta engine: which calls are taken, what each leaves, and which are refused before they run."""
+"""A captured script with Spark's own Delta and Iceberg engines: which calls are taken, what each leaves, and which are refused at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.delta_jars import delta_jars
+from harness.iceberg_rest import rest_server, spark_runtime
 from harness.spark import facts_of
 
 REFUSED = ("InvalidInput", "UndeclaredOutput")
@@ -17,6 +18,13 @@ REFUSED = ("InvalidInput", "UndeclaredOutput")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jars = ",".join(map(str, delta_jars()))
     return facts_of("harness.captured_spark", tmp_path_factory.mktemp("captured"), jars)
+
+
+@pytest.fixture(scope="module")
+def iceberg(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    jars = ",".join(map(str, [*delta_jars(), spark_runtime()]))
+    with rest_server(tmp_path_factory.mktemp("rest")) as url:
+        return facts_of("harness.captured_iceberg", tmp_path_factory.mktemp("captured"), jars, url)
 
 
 @pytest.mark.spark
@@ -93,3 +101,72 @@ def test_with_warn_writes_elsewhere_pass_but_not_into_an_output(facts: dict[str,
         name: said for name, said in facts["refused beside warn"].items() if not str(said).startswith(REFUSED)
     } == {}
     assert facts["written beside warn"] == [True, []]
+
+
+@pytest.mark.spark
+def test_iceberg_tables_change_at_the_scripts_end(iceberg: dict[str, Any]) -> None:
+    """Each kind of statement, one after the other: the session reads what it wrote, also by a DataFrame that it made before the first one,
+    and `main` stands still. Tables that the script makes are there, empty."""
+    old = [[0, 0], [1, 0], [2, 0], [3, 0]]
+    merged = [[0, 0], [1, 0], [2, 0], [3, 1], [4, 9]]
+    updated = [[0, 10], *merged[1:]]
+    left = [merged, updated, updated[:-1], *([*updated[:-1], *[[50, 1]] * times] for times in (1, 2, 3, 3))]
+    assert iceberg["left"] == left
+    assert iceberg["held"] == left
+    assert iceberg["main"] == [old] * len(left)
+    assert iceberg["counted"] == [7, 3, 6, 2, 1, 4]
+    assert iceberg["on main"] == [4, 1, 4, 0, 0, 4]
+
+
+@pytest.mark.spark
+def test_several_outputs_of_all_kinds_are_there_once(iceberg: dict[str, Any]) -> None:
+    """After the end, without a session, by readers that are not Spark: what another writer appended meanwhile is beneath the script's own
+    append, and what reads one captured table and writes another has read the script's state. A second driver changes nothing."""
+    orders = [[0, 10], [1, 0], [2, 0], [3, 1], *[[50, 1]] * 3]
+    assert iceberg["tables"] == {
+        "orders": orders,
+        "totals": [[0, 2], [1, 4], [10, 1]],
+        "appended": [[0, 0], [0, 0], [1, 0], [2, 0], [3, 0], [100, 8], [101, 8]],
+        "made": [[50, 1], [50, 1]],
+        "declared": [[1, "abc"]],
+        "idle": [[0, 0], [1, 0], [2, 0], [3, 0]],
+        "copies": orders,
+        "events": 1,
+    }
+    assert iceberg["declared"] == [
+        [["id", "long", True, "the order"], ["at", "timestamptz", False, None], ["code", "string", False, None]],
+        [["at_day", "day"]],
+        "merge-on-read",
+    ]
+    assert iceberg["ended"] == sorted(["appended", "copies", "declared", "events", "idle", "made", "orders", "totals"])
+    assert (iceberg["branches"], iceberg["issued twice"], iceberg["setting"]) == ([], [True, True], None)
+
+
+@pytest.mark.spark
+def test_a_script_that_was_overtaken_runs_again(iceberg: dict[str, Any]) -> None:
+    """Another writer committed after an UPDATE: the end says so, nothing is visible, and the next attempt is right on the new state."""
+    said = iceberg["overtaken"]
+    assert said["error 0"].startswith("TableMoved: ") and "another writer changed lake.sales.orders" in said["error 0"]
+    assert (said["after 0"], said["error 1"], said["after 1"]) == ([], None, [[3, 2]])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("beside", ["", " beside warn"])
+def test_what_would_escape_the_branch_is_refused(iceberg: dict[str, Any], beside: str) -> None:
+    """Names and settings of other branches, commands that make, replace, alter or maintain the table, threads, other tables: one sentence
+    each, and no table has another column, reference or state of `main`, but for the branch of the script."""
+    assert {name: said for name, said in iceberg[f"refused{beside}"].items() if not str(said).startswith(REFUSED)} == {}
+    assert iceberg[f"left{beside or ' by refused calls'}"] == []
+    said = {
+        "its identifier": "resets spark.wap.id",
+        "main by its name": "names a branch or tag",
+        "overwrite": "saveAsTable in mode overwrite replaces",
+        "saved": "there is one already",
+        "evolution": "changes the table's columns",
+        "drop": "output orders takes INSERT",
+        "odd table": "with bucket(4, id)",
+    }
+    assert {name: text for name, text in said.items() if text not in iceberg[f"refused{beside}"][name]} == {}
+    if not beside:
+        assert "iceberg: {catalog: 'lake', table: 'sales.other'}" in iceberg["refused"]["other"]
+        assert "iceberg: {catalog: 'lake', table: 'sales.new'}" in iceberg["refused"]["new"]

@@ -106,8 +106,26 @@ REFUSED: list[tuple[dict[Loc, Any], str]] = [
     ),
     # capture
     (
-        {("spec", "outputs", 0): {"name": "a", "iceberg": {"catalog": "c", "table": "a.b"}, "capture": True}},
-        "spec.outputs[0].capture: must be absent for an iceberg table",
+        {
+            ("spec", "outputs", 0): {
+                "name": "a",
+                "iceberg": {"catalog": "c", "table": "a.b"},
+                "capture": True,
+                "expect": {"minRows": 1},
+            }
+        },
+        "spec.outputs[0].expect: must be absent beside capture of an iceberg table",
+    ),
+    (
+        {
+            ("spec", "outputs", 0): {
+                "name": "a",
+                "iceberg": {"catalog": "c", "table": "a.b"},
+                "capture": True,
+                "mode": "Append",
+            }
+        },
+        "spec.outputs[0].mode: must be absent beside capture",
     ),
     (
         {("spec", "outputs", 0): {"name": "a", "delta": {"path": "a"}, "capture": True, "mode": "Overwrite"}},
@@ -341,6 +359,15 @@ def test_outputs_tell_where_they_write() -> None:
     )
     with pytest.raises(ValueError, match=re.escape("is an Iceberg table")):
         made.relocated({"c": "/z"})
+
+
+@pytest.mark.parametrize(
+    "place", [{"slotLog": {"path": "a"}}, {"delta": {"path": "a"}}, {"iceberg": {"catalog": "lake", "table": "air.a"}}]
+)
+def test_outputs_of_every_kind_are_captured(place: dict[str, Any]) -> None:
+    """With `capture: true` and nothing else."""
+    [output] = job({("spec", "outputs"): [{"name": "a", **place, "capture": True}]}).resolved_outputs
+    assert output.capture
 
 
 def test_a_job_does_not_change() -> None:

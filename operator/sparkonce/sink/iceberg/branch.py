@@ -2,6 +2,9 @@
 
     idem-wap.<sink key>.<token>-<nonce>     one block of one attempt
 
+The branches of a captured script have one name in all its tables, since a session has one setting: it names the sink key of the first. In
+the other tables it belongs to the sink key of the same generation that has evidence there (`owner`).
+
 Spark writes there while the table has the property `write.wap.enabled` and the session the setting `spark.wap.branch`. Statements move
 the branch and nothing else, so no reader sees them. One change, like every commit of ours, then makes what the branch holds the state of
 `main`, writes the evidence and drops the branch; its requirements are rule R. A driver that dies leaves a branch, which the key's next
@@ -36,7 +39,7 @@ from pyiceberg.table.update import (
 
 from sparkonce.sink.iceberg.catalog import asking
 from sparkonce.sink.iceberg.commit import TableChange, requirements
-from sparkonce.sink.iceberg.evidence import FOREVER, KeyEvidence, nonce_in
+from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, FOREVER, KeyEvidence, nonce_in
 from sparkonce.sink.native import WAP_ENABLED
 from sparkonce.sink.protocol import BranchMark, DataFile, SinkKey
 from sparkonce.sink.slotlog import layout
@@ -96,11 +99,32 @@ def branches(metadata: TableMetadata, wanted: Callable[[str], bool] = lambda _: 
             yield Branch(name=name, sink_key=sink_key, token=staged[0], nonce=staged[1])
 
 
+def of_generation(key: SinkKey) -> Callable[[str], bool]:
+    """Selects the sink keys of a key's generation, whatever their output: a branch may be named after another one."""
+
+    def wanted(sink_key: str) -> bool:
+        found = SinkKey.parse(sink_key)
+        return found is not None and (found.key_hash, found.generation) == (key.key_hash, key.generation)
+
+    return wanted
+
+
+def owner(metadata: TableMetadata, branch: Branch) -> str:
+    """The sink key whose evidence in this table decides whether the branch can be published."""
+    tagged = {
+        name.removeprefix(prefix) for prefix in (COMMITTED, FENCED) for name in metadata.refs if name.startswith(prefix)
+    }
+    named = SinkKey.parse(branch.sink_key)
+    if branch.sink_key in tagged or named is None:
+        return branch.sink_key
+    return min(filter(of_generation(named), tagged), default=branch.sink_key)
+
+
 def unpublished(metadata: TableMetadata, key: SinkKey, at: KeyEvidence) -> list[str]:
     """Names of the branches of a key that can never be published."""
     return [
         each.name
-        for each in branches(metadata, str(key).__eq__)
+        for each in branches(metadata, of_generation(key))
         if at.committed is not None or each.token < at.barred_below
     ]
 
@@ -119,7 +143,7 @@ def outside(metadata: TableMetadata) -> str | None:
 
 
 def opening(table: Table, key: SinkKey, at: KeyEvidence, name: str, *, stale: Sequence[str]) -> TableChange:
-    """Makes a branch at the head of `main`, lets Spark write to it, and drops branches of attempts that are barred."""
+    """Makes a branch at the head of `main`, or moves one there; lets Spark write to it, and drops branches of attempts that are barred."""
     metadata = table.metadata
     head = metadata.current_snapshot()
     assert head is not None  # see `commit.root`
@@ -136,7 +160,9 @@ def opening(table: Table, key: SinkKey, at: KeyEvidence, name: str, *, stale: Se
             min_snapshots_to_keep=None,
         ),
     )
-    return TableChange(updates, (*requirements(metadata, key, at), AssertRefSnapshotId(ref=name, snapshot_id=None)), ())
+    there = metadata.refs.get(name)
+    as_read = AssertRefSnapshotId(ref=name, snapshot_id=there.snapshot_id if there else None)
+    return TableChange(updates, (*requirements(metadata, key, at), as_read), ())
 
 
 def dropping(table: Table, names: Sequence[str]) -> TableChange:

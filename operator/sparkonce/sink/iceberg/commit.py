@@ -39,12 +39,13 @@ from sparkonce.failpoints import hit
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line
 from sparkonce.sink.iceberg.entries import data_files, staged
 from sparkonce.sink.iceberg.evidence import COMMITTED, FENCED, SERIES, KeyEvidence, latest, tagged, with_snapshot
-from sparkonce.sink.iceberg.schema import SchemaChange
+from sparkonce.sink.iceberg.schema import TRANSFORMS, SchemaChange
 from sparkonce.sink.protocol import BranchMark, SeriesPlace, SinkKey, Slot, Stuck
 from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -58,6 +59,7 @@ WAIT = (0.02, 0.5)
 """Minimum and maximum random pause in seconds after a conflict, so that the same writers do not collide again."""
 NAME_MAPPING = "schema.name-mapping.default"
 SENT_COMMIT, SENT_FENCE, SENT_BRANCH = "sink.iceberg.commit", "sink.iceberg.fence", "sink.iceberg.branch"
+SENT_COLUMNS = "sink.iceberg.columns"
 """Failpoints around requests to the catalog."""
 
 
@@ -86,6 +88,33 @@ def fence(table: Table, key: SinkKey, at: KeyEvidence, summary: Mapping[str, str
     """Sets the fence of a key; `at` is the evidence that was read from the loaded table."""
     path, updates = tagged(table, table.metadata, f"{FENCED}{key}", summary)
     return TableChange(updates, requirements(table.metadata, key, at), (path,))
+
+
+def declare(
+    table: Table,
+    key: SinkKey,
+    at: KeyEvidence,
+    *,
+    columns: Schema,
+    partition_by: Sequence[tuple[str, str]],
+    properties: Mapping[str, str],
+) -> TableChange:
+    """Gives a table without columns its columns, partitions and properties. partition_by: transform, as in `TRANSFORMS`, and column."""
+    before, transaction = table.metadata, table.transaction()
+    with transaction.update_schema(allow_incompatible_changes=True) as schema:  # no row lacks a column that is required
+        for each in columns.fields:
+            schema.add_column((each.name,), each.field_type, doc=each.doc, required=each.required)
+    if partition_by:
+        with transaction.update_spec() as spec:
+            for transform, column in partition_by:
+                spec.add_field(column, TRANSFORMS[transform]())
+    transaction.set_properties(dict(properties))
+    required = (
+        *requirements(before, key, at),
+        AssertLastAssignedFieldId(last_assigned_field_id=before.last_column_id),
+        AssertLastAssignedPartitionId(last_assigned_partition_id=before.last_partition_id),
+    )
+    return TableChange(transaction._updates, required, ())  # noqa: SLF001 - see the module
 
 
 def append(

@@ -54,6 +54,8 @@ MARK = "so-"
 COMMITTED = "idem."
 FENCED = "idem-fence."
 SERIES = "idem-series."
+CREATED_FOR = "sparkonce.created-for"
+"""Table property: the sink key that gave a new table its columns, for statements of Spark's own engine."""
 FOREVER = 2**63 - 1
 """Milliseconds; the maximum in Iceberg."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
-from sparkonce.sink.iceberg.branch import branches, written_by
+from sparkonce.sink.iceberg.branch import branches, owner, written_by
 from sparkonce.sink.iceberg.evidence import (
     DATA,
     MARK,
@@ -90,15 +90,16 @@ async def inventory(view: TableView, *, kind: str) -> Inventory:
         )
     for each in branches(table.metadata):
         written, size, modified = written_by(table.metadata, each)
+        sink_key = owner(table.metadata, each)
         staged.append(
             StagedFolder(
                 path=f"branch {each.name}",
-                sink_key=each.sink_key,
+                sink_key=sink_key,
                 token=each.token,
                 nonce=each.nonce,
                 files=written,
                 bytes=size,
-                unreachable=_unreachable(_evidence(view, each.sink_key), each.token, each.nonce),
+                unreachable=_unreachable(_evidence(view, sink_key), each.token, each.nonce),
                 modified=modified,
             )
         )

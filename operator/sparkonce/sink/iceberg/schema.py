@@ -23,6 +23,7 @@ from pyiceberg.transforms import (
     HourTransform,
     IdentityTransform,
     MonthTransform,
+    Transform,
     TruncateTransform,
     YearTransform,
 )
@@ -46,7 +47,11 @@ from pyiceberg.types import (
 )
 
 from sparkonce.errors import InvalidInput
+from sparkonce.sink.native import PARTITIONS
 
+TRANSFORMS: dict[str, Callable[[], Transform[Any, Any]]] = dict(
+    zip(PARTITIONS, (IdentityTransform, YearTransform, MonthTransform, DayTransform, HourTransform), strict=True)
+)
 WRITABLE = (IdentityTransform, YearTransform, MonthTransform, DayTransform, HourTransform, TruncateTransform)
 """Transforms that Spark can compute and whose value a file's statistics show."""
 
@@ -104,6 +109,20 @@ def schema_of(data_schema: str) -> Schema:
     """
     numbers = itertools.count(1)
     return Schema(*_fields(json.loads(data_schema)["fields"], "", numbers))
+
+
+def declared_of(data_schema: str) -> Schema:
+    """The columns of a new table as `CREATE TABLE` gives them: with their NOT NULL and comments. Raises: as `schema_of`."""
+    notes = [each.get("metadata", {}).get("comment") for each in json.loads(data_schema)["fields"]]
+    fields = schema_of(data_schema).fields
+    return Schema(*(each.model_copy(update={"doc": note}) for each, note in zip(fields, notes, strict=True)))
+
+
+def nullable(rows: Schema) -> Schema:
+    """The columns of a new table as rows give them: all optional."""
+    return Schema(
+        *(NestedField(each.field_id, each.name, optional(each.field_type), required=False) for each in rows.fields)
+    )
 
 
 def fit(rows: Schema, table: Schema) -> SchemaChange:

@@ -20,8 +20,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.table.refs import MAIN_BRANCH
+
 from sparkonce import blocking
 from sparkonce.errors import (
+    Fenced,
     InvalidInput,
     LateInSeries,
     OutputCorrupt,
@@ -40,6 +43,7 @@ from sparkonce.sink.iceberg.arrow import ArrowStager, needs_arrow
 from sparkonce.sink.iceberg.catalog import CatalogTable, first_line, is_absolute
 from sparkonce.sink.iceberg.commit import (
     SENT_BRANCH,
+    SENT_COLUMNS,
     SENT_COMMIT,
     SENT_FENCE,
     Misfit,
@@ -49,6 +53,7 @@ from sparkonce.sink.iceberg.commit import (
 )
 from sparkonce.sink.iceberg.entries import Staged, data_files
 from sparkonce.sink.iceberg.evidence import (
+    CREATED_FOR,
     KeyEvidence,
     Mark,
     evidence_of,
@@ -64,7 +69,16 @@ from sparkonce.sink.iceberg.evidence import (
 from sparkonce.sink.iceberg.files import live_and_deletes, moved_main, replaced_by, rolled_back, traced
 from sparkonce.sink.iceberg.inventory import inventory
 from sparkonce.sink.iceberg.masks import Masks, masks
-from sparkonce.sink.iceberg.schema import fit, identity_columns, reused, schema_of, unmapped, unwritable
+from sparkonce.sink.iceberg.schema import (
+    declared_of,
+    fit,
+    identity_columns,
+    nullable,
+    reused,
+    schema_of,
+    unmapped,
+    unwritable,
+)
 from sparkonce.sink.iceberg.snapshot import PreparedCommit, TableView, closed
 from sparkonce.sink.iceberg.staging import identified, laid_out
 from sparkonce.sink.native import ROWS_STAND, OpenBranch
@@ -109,7 +123,7 @@ from sparkonce.sink.staging import (
 from sparkonce.sink.stream import is_opening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyarrow.parquet import FileMetaData
     from pyiceberg.table import Table
@@ -326,11 +340,54 @@ class IcebergTableSink:
         if slot.branch is not None:
             await self.drop_branch(slot.branch)
 
-    async def open_branch(self, key: SinkKey, token: int, *, nonce: str) -> OpenBranch | FencedOff:
+    async def table_id(self) -> str | None:
+        """See `TakesBranch.table_id`."""
+        view = self._view()
+        return None if view is None or not view.table.schema().fields else str(view.table.metadata.table_uuid)
+
+    async def create(
+        self,
+        key: SinkKey,
+        token: int,
+        *,
+        schema: str,
+        partition_by: Sequence[tuple[str, str]] = (),
+        properties: Mapping[str, str] | None = None,
+        declared: bool = False,
+    ) -> bool:
+        """See `TakesBranch.create`."""
+        columns = declared_of(schema) if declared else nullable(schema_of(schema))
+        if missing := [name for _, name in partition_by if name not in columns.column_names]:
+            raise InvalidInput(
+                f"the table {self.uri} cannot be partitioned by {', '.join(missing)}, which it does not have"
+            )
+        sending = Sending(self._place, f"the columns of {self.uri}")
+        while True:
+            table = self._rooted(sending).table
+            if table.schema().fields:
+                return table.properties.get(CREATED_FOR) == str(key)
+            at = evidence_of(table.metadata, key)
+            if at.barred_below > token:
+                raise Fenced(f"attempt {token} of {key} was ended by a later one; it gives {self.uri} no columns")
+            change = partial(
+                table_commit.declare,
+                table,
+                key,
+                at,
+                columns=columns,
+                partition_by=partition_by,
+                properties={**(properties or {}), CREATED_FOR: str(key)},
+            )
+            sending.send(table, change, SENT_COLUMNS)
+
+    async def open_branch(
+        self, key: SinkKey, token: int, *, nonce: str, named_for: SinkKey | None = None, renew: bool = False
+    ) -> OpenBranch | FencedOff:
         """See `TakesBranch.open_branch`."""
-        name = table_branch.name_of(key, token, nonce)
+        name = table_branch.name_of(named_for or key, token, nonce)
         sending = Sending(self._place, f"the branch {name}")
-        if sending.load() is None:
+        table = sending.load()
+        if table is None or not table.schema().fields:  # a fence makes a table without columns
             raise InvalidInput(
                 f"output {self.name}: there is no table {self.uri} yet, and statements write tables that exist; create it first"
             )
@@ -343,7 +400,8 @@ class IcebergTableSink:
                     f"the table {self.uri} has the property {path}, which puts files outside of {metadata.location}; a native block needs "
                     "them below it: unset the property, or write with job.write()"
                 )
-            if (ref := metadata.refs.get(name)) is not None:
+            ref = metadata.refs.get(name)
+            if ref is not None and (not renew or ref.snapshot_id == metadata.refs[MAIN_BRANCH].snapshot_id):
                 start = str(ref.snapshot_id)
                 return OpenBranch(
                     mark=BranchMark(name=name, start=start, head=start, statements=0),
@@ -358,7 +416,8 @@ class IcebergTableSink:
             if older:
                 why = older if isinstance(older, str) else ROWS_STAND
                 raise InvalidInput(f"output {self.name} cannot replace its rows in the table {self.uri}: {why}")
-            stale = [each.name for each in table_branch.branches(metadata, str(key).__eq__) if each.token < token]
+            ours = table_branch.branches(metadata, table_branch.of_generation(key))
+            stale = [each.name for each in ours if each.token < token]
             change = partial(table_branch.opening, view.table, key, at_key, name, stale=stale)
             sending.send(view.table, change, SENT_BRANCH)
 

@@ -1,11 +1,11 @@
 # ruff: noqa: SLF001 - capturing is part of Job, in a module of its own; Spark's writers and sessions have no public state
 """What a captured script writes (`spec.outputs[].capture`): each write of a declared table once, any other one refused before it begins.
 
-The calls of PySpark are recognised while the script runs (`statements`). A write to a captured Delta table is a statement of that output's
-native block, which opens with the first one and ends when the script has ended; Parquet written to a captured slot log goes through
-`job.write`, appended or overwritten. Everything else that would write is the job's error: it is reported as permanent, since another
-attempt would do the same, and raised in the script. A script that catches the error does not get away with it: it is raised again when the
-script ends.
+The calls of PySpark are recognised while the script runs (`statements`). A write to a captured Delta or Iceberg table is a statement of
+that output's native block, which opens with the first one and ends when the script has ended (Iceberg: `script.tables`); Parquet written to
+a captured slot log goes through `job.write`, appended or overwritten. Everything else that would write is the job's error: it is reported
+as permanent, since another attempt would do the same, and raised in the script. A script that catches the error does not get away with it:
+it is raised again when the script ends.
 
 Reading is never disturbed, nor are temporary views, settings and caches. Where the script reads the folder of a slot log of the job as
 Parquet, it gets the rows that the table shows: Spark finds none there, since a slot log's files lie in folders that it skips.
@@ -32,8 +32,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sparkonce.blocking import run
 from sparkonce.driver import places
+from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.context import Job
 from sparkonce.driver.native import Native
+from sparkonce.driver.script.creates import declared_by
+from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, unfit
 from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
     Call,
@@ -49,8 +52,7 @@ from sparkonce.driver.statements import (
 )
 from sparkonce.errors import InvalidInput, NothingCommitted, OutputUnsupported, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output, WriteMode
-from sparkonce.sink.delta.widths import DECLARED as WIDTHS
-from sparkonce.sink.native import TakesStatements
+from sparkonce.sink.native import WAP_ENABLED, TakesStatements
 from sparkonce.sink.slotlog import reader as slots
 from sparkonce.sink.staging import CONNECT
 
@@ -86,6 +88,7 @@ class ScriptWrites:
         self._urls = {name: job._sinks[name].uri for name in self._kinds}
         self._declared = {output.name: job._sinks[output.name].uri for output in outputs}
         self._logs = {output.name: self._declared[output.name] for output in outputs if output.kind == "slotLog"}
+        self._tables = ScriptTables(job, outputs, self._fail)
         self._blocks: dict[str, Native] = {}
         self._thread = threading.get_ident()
         self._session: Any = None
@@ -110,27 +113,50 @@ class ScriptWrites:
         for name, kind in self._kinds.items():
             if name in self._job._outputs_written:
                 continue
-            block = self._blocks.get(name) or self._idle(name, kind)
+            block = self._blocks.get(name) or self._tables.block(name) or self._idle(name, kind)
             block.end()
 
     # --- what `recognised` hands over ----------------------------------------------------------------------------------------
 
     def statement(self, statement: Statement) -> Any:
         """A write of a table by name, or to a Delta table's folder."""
-        if statement.write is not None and statement.write.path is not None and statement.write.format != "delta":
-            return self.elsewhere(statement)
         if self._passes():
             return statement.run()
+        kind = _shape(statement)
         place = self._place(statement) or self._new_place(statement)
         name = None if place is None else places.output_at(place, self._urls, base=self._base)
-        kind = _shape(statement)
+        at = self._tables.at(statement.session, statement.table) if place is None else None
+        if at is not None:
+            return self._to_table(kind, at, statement)
         if name is None or self._kinds[name] != "delta":
-            where = place or self._catalog_place(statement) or statement.table
-            return self._undeclared(kind, where, statement.run, form="delta" if place else "", mode=statement.kind)
+            return self._undeclared_table(kind, place, statement)
         where = str(place)
         self._in_order(kind, where, statement.session)
         created = self._begun(name, statement.write) if name not in self._blocks else False
         return self._blocks[name].statement(self._as_to_run(statement, str(place), created=created))
+
+    def _undeclared_table(self, kind: str, place: str | None, statement: Statement) -> Any:
+        """A write of a table that is no output's, and of another kind than Iceberg if it exists."""
+        if place is None and (name := self._tables.new_at(statement)):
+            return self._undeclared(kind, name, statement.run, form="iceberg")
+        where = place or self._catalog_place(statement) or statement.table
+        return self._undeclared(kind, where, statement.run, form="delta" if place else "", mode=statement.kind)
+
+    def _to_table(self, kind: str, at: NamedTable, statement: Statement) -> Any:
+        """A write of an Iceberg table. kind: for a sentence."""
+        if at.output is None or at.output not in self._kinds:
+            diverted = self._warn and at.output is None and self._tables.diverts(at)
+            if diverted and self._refused is None:
+                self._fail(
+                    InvalidInput(
+                        f"the script writes what no output declares: {kind} to {at.name}. It was not run: that table has the property "
+                        f"{WAP_ENABLED}, so it would go to the branch of the captured tables; add "
+                        f"`{places.line_for_table(at.name, self._names)}` to spec.outputs"
+                    )
+                )
+            return self._undeclared(kind, at.name, statement.run, form="iceberg", output=at.output)
+        self._in_order(kind, at.name, statement.session)
+        return self._tables.statement(at.output, at, statement)
 
     def elsewhere(self, statement: Statement) -> Any:
         """A write of files in another format than Delta's."""
@@ -151,11 +177,12 @@ class ScriptWrites:
         """A command, or a call that is no statement."""
         if self._passes():
             return run()
-        if target is not None and target.plan is not None and self._harmless(target):
+        output = self._table_output(target) if target is not None else None
+        if target is not None and target.plan is not None and self._harmless(target, output):
             if _class(target.plan) == "CreateTable":
-                self._declare(target)
+                self._declare(target, output)
             return run()
-        return self._undeclared(what, self._target(target) or "" if target else "", run)
+        return self._undeclared(what, self._target(target) or "" if target else "", run, output=output)
 
     def other(self, what: str, where: str, run: Callable[[], Any]) -> Any:
         """A call outside of Spark SQL."""
@@ -191,12 +218,16 @@ class ScriptWrites:
             self._fail(
                 InvalidInput("a captured script needs a Spark session in this process, and it uses Spark Connect")
             )
+        if self._refused is None and not (self._over or self._own or threading.get_ident() != self._thread):
+            self._tables.begin(made)
         return made
 
     # --- where it goes -------------------------------------------------------------------------------------------------------
 
     def _place(self, statement: Statement) -> str | None:
         """Where a statement's table is; None: it is no Delta table, or does not exist."""
+        if statement.write is not None and statement.write.format == "iceberg":
+            return None
         if statement.write is not None and statement.write.path is not None:
             return self._qualified(statement.session, statement.write.path) if statement.write.path else None
         if statement.by_path:
@@ -217,18 +248,19 @@ class ScriptWrites:
         return self._qualified(statement.session, place) if place else None
 
     def _of_table(self, session: SparkSession, table: str) -> str | None:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
         try:
             row = described(session, table)().select("format", "location").first()
-        except PySparkException:
+        except (PySparkException, Py4JJavaError):  # Delta's own, of a name with four parts
             return None
         return str(row["location"]) if row is not None and row["format"] == "delta" else None
 
     @staticmethod
     def _qualified(session: SparkSession, path: str) -> str:
         """A path as the session's file systems understand it; as it is written, if none of them does."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         java: Any = session
@@ -240,8 +272,9 @@ class ScriptWrites:
         except (PySparkException, Py4JJavaError):
             return path
 
-    def _harmless(self, target: Target) -> bool:
-        """Whether a command writes no table: of schemas, temporary functions and views, and tables that are there already."""
+    def _harmless(self, target: Target, output: str | None) -> bool:
+        """Whether a command writes no table: of schemas, temporary functions and views, and tables that are there already. output: the
+        Iceberg output that it is about."""
         plan, name = target.plan, _class(target.plan)
         if name == "CreateNamespace":
             return True
@@ -253,7 +286,12 @@ class ScriptWrites:
             return bool(java._jsparkSession.sessionState().catalog().isTempView(parts))
         if name != "CreateTable" or not plan.ignoreIfExists():
             return False
-        return self._delta_output(target) is not None
+        return output in self._kinds or self._delta_output(target) is not None
+
+    def _table_output(self, target: Target) -> str | None:
+        """The Iceberg output that a call is about."""
+        table = _named_by(target)
+        return None if table is None else self._tables.output_at(target.session, table)
 
     def _delta_output(self, target: Target) -> str | None:
         """The captured Delta table that a command is about."""
@@ -263,19 +301,13 @@ class ScriptWrites:
 
     def _target(self, target: Target) -> str | None:
         """The location, or else the name, of the table that a call is about. None: it cannot be told."""
-        from py4j.protocol import Py4JError
-
-        plan, table, session = target.plan, target.table, target.session
-        try:
-            if plan is not None and _class(plan) in _MAKES:
-                given = plan.tableSpec().location()
-                if given.isDefined():
-                    return self._qualified(session, str(given.get()))
-            if plan is not None:
-                named = plan.children().apply(0)
-                parts = named.nameParts() if _class(named) == "UnresolvedIdentifier" else named.multipartIdentifier()
-                table = quoted(parts)
-        except (Py4JError, TypeError):
+        plan, session = target.plan, target.session
+        if plan is not None and _class(plan) in _MAKES:
+            given = plan.tableSpec().location()
+            if given.isDefined():
+                return self._qualified(session, str(given.get()))
+        table = _named_by(target)
+        if table is None:
             return None
         schema, _, path = table.partition(".")
         if schema.strip("`") == "delta":
@@ -314,36 +346,49 @@ class ScriptWrites:
             )
 
     def _undeclared(
-        self, what: str, where: str, run: Callable[[], Any], *, form: str = "", mode: str = "", told: bool = False
+        self,
+        what: str,
+        where: str,
+        run: Callable[[], Any],
+        *,
+        form: str = "",
+        mode: str = "",
+        told: bool = False,
+        output: str | None = None,
     ) -> Any:
         """Lets a write pass whose place no output declares, or ends the job. form, mode: of a DataFrame's writer. told: it goes to no table
-        of Spark's, although it names no place."""
+        of Spark's, although it names no place. output: the Iceberg output that it would write."""
         if self._refused is not None:
             raise self._refused
         said = without_password(places.shown(f"{what} to {where}" if where else what))
-        error = self._refusal(said, where, form, mode, told=told or bool(where))
+        error = self._refusal(said, where, form, mode, told=told or bool(where), output=output)
         if error is not None:
             self._fail(error)
         self._note(said)
         return run()
 
-    def _refusal(self, said: str, where: str, form: str, mode: str, *, told: bool) -> SparkonceError | None:
+    def _refusal(
+        self, said: str, where: str, form: str, mode: str, *, told: bool, output: str | None
+    ) -> SparkonceError | None:
         """Why a write that no captured output takes must not run; None: the job lets it pass."""
-        name = places.below(where, self._declared, base=self._base) if where else None
+        name = output or (places.below(where, self._declared, base=self._base) if where else None)
         if name is not None and name not in self._kinds:
             return InvalidInput(
                 f"the script writes output {name}, which is declared without capture: {said}. It was not run; give the output "
                 "`capture: true`"
             )
         if name is not None:
-            return _unfit(name, said)
+            return unfit(name, said) if self._kinds[name] == "iceberg" else _unfit(name, said)
         if self._warn:
             if self._over or threading.get_ident() != self._thread:
                 return InvalidInput(f"{said} comes from another thread, or after the script's end; it was not run")
             if told:
                 return None
             return InvalidInput(f"what {said} writes cannot be told, and it may be an output; it was not run")
-        line = places.line_for(form, where, mode, self._names, base=self._base)
+        if form == "iceberg":
+            line = places.line_for_table(where, self._names)
+        else:
+            line = places.line_for(form, where, mode, self._names, base=self._base)
         remedy = f"To make it once, add `{line}` to spec.outputs" if line else "No kind of output takes it"
         passes = "; `capture: {undeclared: Warn}` in spec lets it pass" if told else ""
         return UndeclaredOutput(f"the script writes what no output declares: {said}. It was not run. {remedy}{passes}")
@@ -402,30 +447,17 @@ class ScriptWrites:
         by = [spelled.get(column.lower(), column) for column in write.partition_by]
         return run(sink.create(key, self._job.attempt, schema=write.frame.schema.json(), partition_by=by))
 
-    def _declare(self, target: Target) -> None:
+    def _declare(self, target: Target, output: str | None) -> None:
         """Makes the table of a CREATE TABLE IF NOT EXISTS where there is none. Spark's engine then finds it and only registers its name: it
-        makes no table in a folder that is not empty, and an output's folder holds its checks and fences."""
-        from pyspark.sql.types import StructType
-
-        plan, name = target.plan, self._delta_output(target)
-        session: Any = target.session
-        provider = plan.tableSpec().provider()
-        if (
-            name is None
-            or not provider.isDefined()
-            or str(provider.get()).lower() != "delta"
-            or plan.columns().isEmpty()
-        ):
+        makes no table in a folder that is not empty, and an output's folder holds its checks and fences. output: of kind iceberg."""
+        name = output or self._delta_output(target)
+        made = declared_by(target)
+        if name is None or made is None or (output is None and made.provider != "delta"):
             return
-        self._in_order("CREATE TABLE", self._urls[name], session)
-        widths = session._jvm.org.apache.spark.sql.catalyst.util.CharVarcharUtils
-        schema = StructType.fromJson(json.loads(widths.replaceCharVarcharWithStringInSchema(plan.tableSchema()).json()))
-        by = [plan.partitioning().apply(at) for at in range(plan.partitioning().size())]
-        odd = [f"a default or rule for {field.name}" for field in schema.fields if field.metadata.keys() - _PLAIN]
-        odd += [str(each.toString()).removeprefix("temp_") for each in by if str(each.name()) != "identity"]
-        odd += [] if plan.tableSpec().properties().isEmpty() else ["TBLPROPERTIES"]
+        self._in_order("CREATE TABLE", self._urls[name], target.session)
+        odd = made.odd if output is None else made.odd_in_iceberg
         if odd:
-            if self._of_table(session, f"delta.`{self._target(target)}`") is None:
+            if not self._is_there(target, output):
                 self._fail(
                     InvalidInput(
                         f"the script creates the table of output {name} ({self._urls[name]}) with {', '.join(odd)}, and sparkonce makes "
@@ -433,21 +465,35 @@ class ScriptWrites:
                     )
                 )
             return
+        if output is not None:
+            self._tables.declare(output, schema=made.schema, partition_by=made.partition_by, properties=made.properties)
+            return
         sink, key = self._job._sink(name)
         assert isinstance(sink, TakesStatements)  # of kind delta
-        columns = [".".join(each.references()[0].fieldNames()) for each in by]
-        made = sink.create(key, self._job.attempt, schema=schema.json(), partition_by=columns, declared=True)
-        self._permanently(lambda: run(made))
+        columns = [column for _, column in made.partition_by]
+        create = sink.create(key, self._job.attempt, schema=made.schema, partition_by=columns, declared=True)
+        self._permanently(lambda: run(create))
 
-    def _idle(self, name: str, kind: str) -> Native:
+    def _is_there(self, target: Target, output: str | None) -> bool:
+        """Whether the table of a CREATE TABLE exists. output: of kind iceberg."""
+        if output is not None:
+            at = self._tables.at(target.session, _named_by(target) or "")
+            return at is not None and at.found is not None and at.found.columns > 0
+        return self._of_table(target.session, f"delta.`{self._target(target)}`") is not None
+
+    def _idle(self, name: str, kind: str) -> Native | ScriptBlock:
         """A block without statements: the script had nothing to write to this table, and that is its effect. Ends the job where there is no
         table, or none that commits nothing."""
-        block, why = (Native(self._job, name), "") if kind == "delta" else (None, "a slotLog commits rows only")
-        if block is not None:
-            try:
+        block: Native | ScriptBlock | None = None
+        why = "a slotLog commits rows only"
+        try:
+            if kind == "iceberg":
+                block = self._tables.idle(name)
+            elif kind == "delta":
+                block = Native(self._job, name)
                 block.begin()
-            except InvalidInput as error:
-                block, why = None, str(error)
+        except InvalidInput as error:
+            block, why = None, str(error)
         if block is None:
             self._fail(
                 InvalidInput(
@@ -458,7 +504,7 @@ class ScriptWrites:
         return block
 
     def _opened(self, name: str) -> Native:
-        """An open block. Blocks of other kinds of tables begin here, too."""
+        """An open block."""
 
         def begin() -> Native:
             block = Native(self._job, name)
@@ -524,14 +570,26 @@ class ScriptWrites:
 
             return wrapped
 
-        own: list[Hook] = [(Job, "_stage", inside), (Native, "statement", inside)]
+        own: list[Hook] = [(Job, "_stage", inside), (Native, "statement", inside), (BranchBlock, "statement", inside)]
         return [*own, (Job, "native", block), (Job, "sql", block)]
 
 
-_PLAIN = {"comment", WIDTHS}
-"""Metadata of a column that a table made by sparkonce keeps. Others say how values come about: defaults, identities, generated columns."""
 _MAKES = ("CreateTable", "CreateTableAsSelect", "ReplaceTable", "ReplaceTableAsSelect")
 """Plans of commands that say where their table is to be."""
+
+
+def _named_by(target: Target) -> str | None:
+    """The table that a call is about, as SQL spells it. None: it cannot be told."""
+    from py4j.protocol import Py4JError
+
+    if target.plan is None:
+        return target.table or None
+    try:
+        inserts = _class(target.plan) == "InsertIntoStatement"
+        named = target.plan.table() if inserts else target.plan.children().apply(0)
+        return quoted(named.nameParts() if _class(named) == "UnresolvedIdentifier" else named.multipartIdentifier())
+    except (Py4JError, TypeError):
+        return None
 
 
 def _is_in_catalog(statement: Statement) -> bool:
@@ -569,8 +627,8 @@ def _shape(statement: Statement) -> str:
 
 def _unfit(name: str, what: str) -> InvalidInput:
     return InvalidInput(
-        f"output {name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to a delta table, or Parquet to a slotLog, "
-        f"and not {what}; it was not run"
+        f"output {name} takes INSERT, UPDATE, DELETE, MERGE and writes of a DataFrame to a delta or iceberg table, or Parquet to a "
+        f"slotLog, and not {what}; it was not run"
     )
 
 

@@ -1,0 +1,147 @@
+"""A captured script that writes Iceberg tables: killed or frozen at its steps, overtaken, sent three times. Each write is there once."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crash.iceberg_scene import NAME, OLD, Tables, engine
+from crash.scene import Scene, gate_of
+from harness.iceberg_rest import rest_server, spark_runtime
+from harness.iceberg_tables import catalog, rest_catalog
+from harness.patience import until_ended
+
+pytestmark = pytest.mark.spark
+
+PATIENCE = 300
+"""Seconds for a command: several starts of a JVM on a busy machine."""
+FOREIGN = 5001
+TOTALS = "sales.totals"
+MERGED = {number: (1 if number >= 5 else 0) for number in range(10)} | dict.fromkeys(range(10, 15), 100)
+ORDERS = {number: value + (10 if number % 2 == 0 else 0) for number, value in MERGED.items()} | dict.fromkeys(
+    range(100, 103), 7
+)
+
+
+class Captured(Tables):
+    """A scene whose script writes the table, makes a second one and a slot log."""
+
+    def right(self, *foreign: int) -> None:
+        """The rows are the truth, from one commit in each table; no branch is left."""
+        orders = {**ORDERS, **dict.fromkeys(foreign, 1)}
+        totals = Counter(orders.values())
+        assert self.read() == sorted(orders.items())
+        assert self.read(TOTALS, "v", "count") == sorted(totals.items())
+        assert self.rows("events") == sorted(totals)
+        assert [(self.commits(name), self.branches(name)) for name in (NAME, TOTALS)] == [(1, []), (1, [])]
+
+    def snapshots(self) -> int:
+        return sum(len(self.table(name).metadata.snapshots) for name in (NAME, TOTALS))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with rest_server(tmp_path_factory.mktemp("rest")) as url:
+        yield url
+
+
+@pytest.fixture
+def made(
+    tmpfs_path: Path, server: str, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Captured]]:
+    for name, value in rest_catalog(server).items():
+        monkeypatch.setenv(name, value)
+    conf = engine(str(spark_runtime()), server)
+    outputs = [
+        {"name": "orders", "iceberg": {"catalog": "lake", "table": NAME}, "capture": True},
+        {"name": "totals", "iceberg": {"catalog": "lake", "table": TOTALS}, "capture": True},
+        {"name": "events", "slotLog": {"path": "lake/events"}, "capture": True},
+    ]
+
+    def make() -> Captured:
+        given = (str(tmpfs_path / "lake"), str(gate_of(tmpfs_path)))
+        scene = Captured.in_spark(tmpfs_path, "captured_tables_script.py", *given, conf=conf, outputs=outputs)
+        scenes.append(scene)
+        scene.create()
+        return scene
+
+    yield make
+    for scene in scenes:
+        scene.clear()  # before the tables that they write go
+    for name in (NAME, TOTALS):
+        if catalog().table_exists(name):
+            location = catalog().load_table(name).location()
+            catalog().drop_table(name)
+            shutil.rmtree(location.removeprefix("file://"), ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("point", "skip", "visible"),
+    [
+        pytest.param("driver.native.open", 0, False, marks=pytest.mark.soak),
+        pytest.param("sink.iceberg.branch.before", 0, False, marks=pytest.mark.soak),
+        ("sink.iceberg.branch.after", 0, False),
+        pytest.param("driver.native.before", 0, False, marks=pytest.mark.soak),  # the MERGE
+        ("driver.native.after", 2, False),
+        pytest.param(
+            "sink.iceberg.columns.before", 0, False, marks=pytest.mark.soak
+        ),  # the table that the script makes
+        ("sink.iceberg.columns.after", 0, False),
+        pytest.param("sink.iceberg.branch.after", 1, False, marks=pytest.mark.soak),
+        ("driver.native.after", 3, False),
+        pytest.param("driver.commit.after", 0, False, marks=pytest.mark.soak),  # Parquet
+        ("driver.native.end.before", 0, False),
+        ("sink.iceberg.commit.before", 0, False),
+        ("sink.iceberg.commit.after", 0, True),
+        pytest.param("driver.native.end.before", 1, True, marks=pytest.mark.soak),
+        ("sink.iceberg.commit.after", 1, True),
+    ],
+)
+def test_a_script_killed_at_each_step(made: Callable[[], Captured], point: str, skip: int, visible: bool) -> None:
+    """Around the branches, each statement, the table that it makes and the moves of `main`: until those nothing is visible. Sent again it
+    comes to its one result, and once more it changes nothing."""
+    scene = made()
+    scene.kill_at(point, skip=skip, patience=PATIENCE)
+    assert scene.read() == sorted((ORDERS if visible else OLD).items())
+    assert scene.finish()["phase"] == "Succeeded"
+    scene.right()
+    snapshots = scene.snapshots()
+    assert scene.finish()["phase"] == "Succeeded"
+    assert scene.snapshots() == snapshots
+
+
+def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Callable[[], Captured]) -> None:
+    """JVM and all: its branch is gone and `main` has moved on, so that Iceberg refuses its statement, and it writes nothing more."""
+    scene = made()
+    scene.signal_at_gate(signal.SIGSTOP, patience=PATIENCE)
+    scene.finish_beside_zombie()
+    scene.right()
+    heads = [scene.table(name).current_snapshot() for name in (NAME, TOTALS)]
+    scene.wake("ValidationException", patience=PATIENCE)
+    assert [scene.table(name).current_snapshot() for name in (NAME, TOTALS)] == heads
+    scene.right()
+
+
+def test_another_writer_commits_while_the_script_runs(made: Callable[[], Captured]) -> None:
+    """Its MERGE has read what is different now: that attempt ends, naming the cause, and the next one is right on the new state."""
+    scene = made()
+    runner = scene.run_to_gate(patience=PATIENCE)
+    scene.add(FOREIGN)
+    scene.gate.unlink()
+    assert until_ended(runner, PATIENCE) == 0, scene.last_output()
+    assert scene.said()["phase"] == "Succeeded"
+    assert len(scene.attempts_made()) == 2
+    scene.right(FOREIGN)
+
+
+def test_three_senders_of_one_script(made: Callable[[], Captured]) -> None:
+    """Three identical commands at once: each write is there once, and three answers agree."""
+    scene = made()
+    senders = [scene.run() for _ in range(3)]
+    assert [until_ended(sender, PATIENCE) for sender in senders] == [0, 0, 0]
+    scene.right()
