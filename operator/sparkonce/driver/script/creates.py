@@ -23,7 +23,7 @@ class DeclaredTable:
     schema: str
     """Spark's JSON; widths of texts are metadata."""
     partition_by: list[tuple[str, str]] = field(default_factory=list)
-    """Spark's name of the transform, and the column."""
+    """Spark's name of the transform, and the column; empty for a transform that no new table takes."""
     provider: str = ""
     """In lower case; empty where the catalog chooses."""
     properties: dict[str, str] = field(default_factory=dict)
@@ -67,10 +67,14 @@ def declared_by(target: Target) -> DeclaredTable | None:
     properties = [pairs.apply(at) for at in range(pairs.size())]
     return DeclaredTable(
         schema=schema.json(),
-        partition_by=[(str(each.name()), ".".join(each.references()[0].fieldNames())) for each in by],
+        partition_by=[(str(each.name()), _column(each)) for each in by],
         provider=str(spec.provider().get()).lower() if spec.provider().isDefined() else "",
         properties={str(each._1()): str(each._2()) for each in properties},  # noqa: SLF001 - a pair of Scala's
         rules=[f"a default or rule for {each.name}" for each in schema.fields if each.metadata.keys() - _PLAIN],
         transforms=[str(each.toString()).removeprefix("temp_") for each in by],
         located=bool(spec.location().isDefined()),
     )
+
+
+def _column(transform: Any) -> str:
+    return ".".join(transform.references()[0].fieldNames()) if transform.name() in PARTITIONS else ""

@@ -78,6 +78,11 @@ class ScriptTables:
         self._branch: str | None = None
         """What the session's setting names."""
 
+    @property
+    def declared(self) -> bool:
+        """Whether the job has any."""
+        return bool(self._uris)
+
     def at(self, session: SparkSession, table: str) -> NamedTable | None:
         """The Iceberg table that a call names. None: it is none, nor the name of an output."""
         found = self._look(session, table)

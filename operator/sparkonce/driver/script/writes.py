@@ -125,7 +125,8 @@ class ScriptWrites:
         kind = _shape(statement)
         place = self._place(statement) or self._new_place(statement)
         name = None if place is None else places.output_at(place, self._urls, base=self._base)
-        at = self._tables.at(statement.session, statement.table) if place is None else None
+        asks = place is None and (self._tables.declared or not self._warn)
+        at = self._tables.at(statement.session, statement.table) if asks else None
         if at is not None:
             return self._to_table(kind, at, statement)
         if name is None or self._kinds[name] != "delta":
@@ -371,7 +372,8 @@ class ScriptWrites:
         self, said: str, where: str, form: str, mode: str, *, told: bool, output: str | None
     ) -> SparkonceError | None:
         """Why a write that no captured output takes must not run; None: the job lets it pass."""
-        name = output or (places.below(where, self._declared, base=self._base) if where else None)
+        place = where if form != "iceberg" else ""
+        name = output or (places.below(place, self._declared, base=self._base) if place else None)
         if name is not None and name not in self._kinds:
             return InvalidInput(
                 f"the script writes output {name}, which is declared without capture: {said}. It was not run; give the output "
