@@ -59,10 +59,14 @@ class Play:
     def frame(self, *rows: tuple[Any, ...], schema: str = ROWS) -> DataFrame:
         return self.spark.createDataFrame(list(rows), schema)
 
-    def merge(self, key: str, frame: DataFrame, *, declared: bool = True, **options: Any) -> list[Any]:
-        """Writes once: rows of the result, and whether this call committed them."""
+    def merge(
+        self, key: str, frame: DataFrame, *, declared: bool = True, died: bool = False, **options: Any
+    ) -> list[Any]:
+        """Writes once: rows of the result, and whether this call committed them. died: an attempt came before that wrote nothing."""
         mode = {"mode": "Merge", "on": ["ID"]} if declared else {}
         attempt = granted(self.folder, outputs=[{"name": "people", **self.place, **mode}], idempotencyKey=key)
+        if died:
+            attempt.next_attempt()
         done = attempt.job().write(frame, "people", **options)
         return [done.rows, done.fresh]
 
@@ -107,7 +111,7 @@ def refused(play: Play) -> Iterator[tuple[str, Callable[[], object]]]:
 def played(play: Play) -> dict[str, Any]:
     never = play.frame((1, "never", 1)).selectExpr("raise_error('the rows were computed') AS id", "name", "v")
     facts: dict[str, Any] = {"refused": {}}
-    facts["first"] = play.merge("a", play.frame((1, "a", 1), (2, "b", 1), (None, "none", 1)))[1], play.rows()
+    facts["first"] = play.merge("a", play.frame((1, "a", 1), (2, "b", 1), (None, "none", 1)), died=True)[1], play.rows()
     if play.kind == "delta":
         # This engine can neither write nor read checkpoints with this Spark (it calls a removed method).
         play.delta().alter.set_table_properties({"delta.checkpointInterval": "1000"})

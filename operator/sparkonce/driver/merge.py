@@ -23,7 +23,7 @@ from sparkonce.driver.native import run_once
 from sparkonce.driver.statements import issue, refuse_remote
 from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.sink.groups import quoted
-from sparkonce.sink.native import TakesStatements
+from sparkonce.sink.native import TakesBranch, TakesStatements
 from sparkonce.sink.protocol import Sink, SinkKey
 from sparkonce.sink.staging import refuse_connect
 
@@ -120,19 +120,13 @@ def _once_each(frame: DataFrame, columns: Sequence[str], message: str) -> DataFr
 
 def _make(job: Job, sink: Sink, key: SinkKey, frame: DataFrame) -> None:
     """Makes the table without rows where there is none."""
-    if isinstance(sink, TakesStatements):
-        run(sink.create(key, job.attempt, schema=frame.schema.json(), partition_by=()))
-        return
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructField, StructType
+    assert isinstance(sink, TakesStatements | TakesBranch)  # mode Merge is of kinds delta and iceberg
+    run(sink.create(key, job.attempt, schema=frame.schema.json(), partition_by=()))
+    if isinstance(sink, TakesBranch):
+        from pyspark.errors import PySparkException
 
-    session, table = frame.sparkSession, _name(sink)
-    if session.catalog.tableExists(table):
-        return
-    with contextlib.suppress(PySparkException):  # it may be there, and we without the right to make one
-        issue(session, f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
-    nullable = StructType([StructField(each.name, each.dataType) for each in frame.schema.fields])
-    issue(session, f"CREATE TABLE IF NOT EXISTS {table} ({nullable.toDDL()}) USING iceberg")
+        with contextlib.suppress(PySparkException):  # Spark may have cached it as it was without columns
+            issue(frame.sparkSession, f"REFRESH TABLE {_name(sink)}")
 
 
 def _name(sink: Sink) -> str:

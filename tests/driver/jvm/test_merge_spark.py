@@ -22,8 +22,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_rows_are_replaced_by_their_key_and_added_otherwise(facts: dict[str, Any], kind: str) -> None:
-    """The first job makes the table; NULL is a key, too. Jobs that come again change nothing and compute no row, also where another writer
-    has added a column meanwhile."""
+    """The first job makes the table, in the attempt after one that died before it did; NULL is a key, too. Jobs that come again change
+    nothing and compute no row, also where another writer has added a column meanwhile."""
     found = facts[kind]
     first = [[1, "a", 1], [2, "b", 1], [None, "none", 1]]
     second = [[1, "a", 1], [2, "B", 2], [3, "c", 2], [None, "None", 2]]
