@@ -31,6 +31,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import sparkonce
+from crash.iceberg_scene import engine
 from crash.scene import Scene
 from harness import iceberg_tables, spark_archive
 from harness.delta_jars import SESSION, resolved
@@ -313,14 +314,7 @@ class Session:
         self.conf = {
             "Parquet": common,
             "Delta": {**SESSION, "spark.jars": ",".join(map(str, resolved()))},
-            "Iceberg": {
-                **common,
-                "spark.jars": str(spark_runtime()),
-                "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-                "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-                "spark.sql.catalog.lake.type": "rest",
-                "spark.sql.catalog.lake.uri": server,
-            },
+            "Iceberg": engine(str(spark_runtime()), server),
         }
 
     def run(self, write: str, fault: str, arm: str) -> Run:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField
 
 from crash.scene import Scene
+from harness.iceberg_rest import EXTENSIONS, lake_at
 from harness.iceberg_tables import catalog
 from harness.spark import INTERPRETED
 
@@ -20,14 +23,21 @@ def engine(jar: str, url: str) -> dict[str, str]:
     """Settings of a session with Iceberg's engine and this catalog."""
     return {
         "spark.jars": jar,
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "rest",
-        "spark.sql.catalog.lake.uri": url,
+        "spark.sql.extensions": EXTENSIONS,
+        **lake_at(url),
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
         **INTERPRETED,
     }
+
+
+def drop(*names: str) -> None:
+    """Drops those of the tables that exist, with their files. What writes them must have ended."""
+    for name in names:
+        if catalog().table_exists(name):
+            location = catalog().load_table(name).location()
+            catalog().drop_table(name)
+            shutil.rmtree(location.removeprefix("file://"), ignore_errors=True)
 
 
 class Tables(Scene):

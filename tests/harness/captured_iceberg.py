@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from harness.captured_spark import captured, refused
 from harness.delta_jars import SESSION
 from harness.granted import Granted, granted
+from harness.iceberg_rest import EXTENSIONS, lake_at
 from harness.iceberg_tables import catalog, rest_catalog
 from harness.native_spark import threaded
 from sparkonce.driver.statements import with_settings
@@ -42,10 +43,8 @@ def session(jars: str, url: str, folder: Path) -> SparkSession:
     settings = {
         **SESSION,
         "spark.jars": jars,
-        "spark.sql.extensions": f"{SESSION['spark.sql.extensions']},org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "rest",
-        "spark.sql.catalog.lake.uri": url,
+        "spark.sql.extensions": f"{SESSION['spark.sql.extensions']},{EXTENSIONS}",
+        **lake_at(url),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.ui.showConsoleProgress": "false",

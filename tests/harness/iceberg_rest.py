@@ -25,6 +25,7 @@ from harness.spark import needed_java
 ICEBERG = "1.10.0"
 SPARK_RUNTIME = "iceberg-spark-runtime-4.1_2.13", "1.11.0"
 """The first version made for Spark 4.1."""
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 DOWNLOAD = 900.0
 """Seconds for eighty megabytes, from wherever the machine's Maven downloads them."""
 START = 60.0
@@ -52,6 +53,15 @@ def spark_runtime() -> Path:
 def sqlite_driver() -> Path:
     """The jar of SQLite's JDBC driver. Skips the test if it cannot be had."""
     return next(_jars("iceberg-rest", _SERVER).glob("sqlite-jdbc-*.jar"))
+
+
+def lake_at(url: str) -> dict[str, str]:
+    """Settings of a Spark whose catalog `lake` is on this server."""
+    return {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": url,
+    }
 
 
 @contextmanager

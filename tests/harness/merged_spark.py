@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from harness.delta_jars import SESSION
 from harness.granted import granted
+from harness.iceberg_rest import EXTENSIONS, lake_at
 from harness.iceberg_tables import catalog, rest_catalog
 from sparkonce.errors import SparkonceError
 
@@ -26,16 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS = "id long, name string, v int"
-EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension,org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 def session(folder: Path, jars: str, url: str) -> SparkSession:
     settings = SESSION | {
         "spark.jars": jars,
-        "spark.sql.extensions": EXTENSIONS,
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "rest",
-        "spark.sql.catalog.lake.uri": url,
+        "spark.sql.extensions": f"{SESSION['spark.sql.extensions']},{EXTENSIONS}",
+        **lake_at(url),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
     }

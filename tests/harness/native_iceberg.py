@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from harness.granted import Granted, granted
+from harness.iceberg_rest import EXTENSIONS, lake_at
 from harness.iceberg_tables import catalog, rest_catalog
 from harness.native_spark import threaded
 from sparkonce.blocking import run
@@ -32,10 +33,8 @@ def session(jar: str, url: str, folder: Path | str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "1",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "rest",
-        "spark.sql.catalog.lake.uri": url,
+        "spark.sql.extensions": EXTENSIONS,
+        **lake_at(url),
     }
     builder = SparkSession.builder.master("local[1]")
     for name, value in settings.items():

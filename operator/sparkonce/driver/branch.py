@@ -35,7 +35,7 @@ from sparkonce.driver.statements import (
     with_settings,
 )
 from sparkonce.errors import InvalidInput, OutputChanged, OutputUnavailable, SparkonceError
-from sparkonce.model.application.script_errors import ANALYSIS
+from sparkonce.model.application.script_errors import is_analysis
 from sparkonce.sink.native import WAP_ENABLED, OpenBranch
 from sparkonce.sink.protocol import AlreadyCommitted, Conflicting, FencedOff, SinkKey
 
@@ -273,7 +273,7 @@ class BranchBlock(AttemptBlock):
 
     def _refused_by_spark(self, error: Exception, statement: Statement, opened: OpenBranch, head: int) -> bool:
         """Whether a statement that raised wrote nothing. head: of the branch before it."""
-        if not any(each.__name__ == ANALYSIS for each in type(error).__mro__):
+        if not is_analysis(error):
             return False
         with contextlib.suppress(OutputUnavailable):
             found = self._look(statement.session, statement.table)

@@ -51,7 +51,7 @@ from sparkonce.errors import (
     UndeclaredOutput,
 )
 from sparkonce.model import masking
-from sparkonce.model.application.script_errors import ANALYSIS
+from sparkonce.model.application.script_errors import is_analysis
 from sparkonce.model.record import COMMITTED, LINGERS, UNCAUGHT, VALUES_LIMIT, Assignment, Why
 from sparkonce.model.spec import Expect, WriteMode, missing_columns, too_few_rows
 from sparkonce.sink.protocol import (
@@ -311,7 +311,7 @@ class Job:
     def report_uncaught(self, error: BaseException) -> None:
         """Reports the exception that ends the program, if Spark refused a query by it: an operator may have no right to read the log, or
         find it cut. For all others the log is enough. Best effort, once: the log may say the same."""
-        if not any(each.__name__ == ANALYSIS for each in type(error).__mro__):
+        if not is_analysis(error):
             return
         with contextlib.suppress(Exception):  # whatever fails here, the author must see what ended the program
             trace = "".join(traceback.format_exception(error))

@@ -83,6 +83,17 @@ class FrameWrite:
     append: Callable[[], Any] | None = None
     """The same write in mode append; None: of `writeTo`."""
 
+    @property
+    def only_makes(self) -> bool:
+        """Whether its mode writes no table that is there."""
+        return self.mode in ("errorifexists", "ignore")
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """Columns of `partition_by`, as the frame spells them."""
+        spelled = {column.lower(): column for column in self.frame.columns}
+        return [spelled.get(column.lower(), column) for column in self.partition_by]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:

@@ -1,4 +1,4 @@
-"""Scenes whose processes end with the test."""
+"""Scenes whose processes end with the test, and a catalog server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from crash.scene import Scene
+from harness.iceberg_rest import rest_server
 
 
 @pytest.fixture
@@ -16,3 +17,10 @@ def scenes() -> Iterator[list[Scene]]:
     yield added
     for scene in added:
         scene.clear()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a catalog of Iceberg tables, for a module's tests."""
+    with rest_server(tmp_path_factory.mktemp("rest")) as url:
+        yield url

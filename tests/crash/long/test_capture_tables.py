@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from crash.iceberg_scene import NAME, OLD, Tables, engine
+from crash.iceberg_scene import NAME, OLD, Tables, drop, engine
 from crash.scene import Scene, gate_of
-from harness.iceberg_rest import rest_server, spark_runtime
-from harness.iceberg_tables import catalog, rest_catalog
+from harness.iceberg_rest import spark_runtime
+from harness.iceberg_tables import rest_catalog
 from harness.patience import until_ended
 
 pytestmark = pytest.mark.spark
@@ -44,12 +43,6 @@ class Captured(Tables):
         return sum(len(self.table(name).metadata.snapshots) for name in (NAME, TOTALS))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with rest_server(tmp_path_factory.mktemp("rest")) as url:
-        yield url
-
-
 @pytest.fixture
 def made(
     tmpfs_path: Path, server: str, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
@@ -73,11 +66,7 @@ def made(
     yield make
     for scene in scenes:
         scene.clear()  # before the tables that they write go
-    for name in (NAME, TOTALS):
-        if catalog().table_exists(name):
-            location = catalog().load_table(name).location()
-            catalog().drop_table(name)
-            shutil.rmtree(location.removeprefix("file://"), ignore_errors=True)
+    drop(NAME, TOTALS)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from crash.iceberg_scene import NAME, OLD, Tables, engine
+from crash.iceberg_scene import NAME, OLD, Tables, drop, engine
 from crash.scene import Scene, gate_of
-from harness.iceberg_rest import rest_server, spark_runtime
-from harness.iceberg_tables import catalog, rest_catalog
+from harness.iceberg_rest import spark_runtime
+from harness.iceberg_tables import rest_catalog
 from harness.patience import until_ended
 
 pytestmark = pytest.mark.spark
@@ -40,12 +39,6 @@ class Blocks(Tables):
         assert (self.commits(), self.branches()) == (1, [])
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with rest_server(tmp_path_factory.mktemp("rest")) as url:
-        yield url
-
-
 @pytest.fixture
 def made(
     tmpfs_path: Path, server: str, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
@@ -65,10 +58,7 @@ def made(
     yield make
     for scene in scenes:
         scene.clear()  # before the table that they write goes
-    if catalog().table_exists(NAME):
-        location = catalog().load_table(NAME).location()
-        catalog().drop_table(NAME)
-        shutil.rmtree(location.removeprefix("file://"), ignore_errors=True)
+    drop(NAME)
 
 
 @pytest.mark.parametrize(

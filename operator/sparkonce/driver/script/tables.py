@@ -20,7 +20,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sparkonce.blocking import run
 from sparkonce.driver.branch import BRANCH, ID, BranchBlock, Look, ShownTable, shown
@@ -39,8 +39,7 @@ TAKES = (
     "insertInto, save, saveAsTable in mode append"
 )
 """Writes of an Iceberg table."""
-_FORBIDS = ("errorifexists", "ignore")
-"""Modes that write no table that is there."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +52,14 @@ class NamedTable:
     """The output whose table it is."""
     found: ShownTable | None
     """As Spark sees it; None: it does not exist."""
+
+
+def permanently(fail: Callable[[SparkonceError], NoReturn], call: Callable[[], T]) -> T:
+    """Runs the call; what is wrong with the job or its table ends the job by `fail`."""
+    try:
+        return call()
+    except (InvalidInput, OutputUnsupported) as error:
+        fail(error)
 
 
 class ScriptTables:
@@ -126,13 +133,13 @@ class ScriptTables:
         block = self._blocks.get(output)
         first = block is None or block.is_first
         if (write := statement.write) is not None and (block is None or _makes(statement)):
-            made = self._permanently(lambda: self._made(output, at, statement, write))
+            made = permanently(self._fail, lambda: self._made(output, at, statement, write))
             if write.mode == "ignore" and not (made and first):
                 return None  # the table is there
             statement = self._as_to_run(statement, write, made=made, first=first)
         if block is None:
             block = self._opened(output, statement.session)
-        self._permanently(block.renew)
+        permanently(self._fail, block.renew)
         block.is_first = False
         return block.statement(statement)
 
@@ -144,7 +151,7 @@ class ScriptTables:
         made = sink.create(
             key, self._job.attempt, schema=schema, partition_by=partition_by, properties=properties, declared=True
         )
-        self._permanently(lambda: run(made))
+        permanently(self._fail, lambda: run(made))
 
     def block(self, output: str) -> ScriptBlock | None:
         """The block that the script's statements have opened."""
@@ -162,7 +169,7 @@ class ScriptTables:
         block = ScriptBlock(
             self._job, output, self._fail, session=session, look=self._look, named_for=named_for, nonce=self._nonce
         )
-        self._permanently(block.begin)
+        permanently(self._fail, block.begin)
         if block.branch is not None and self._branch is None:
             self._branch = block.branch
             session.conf.set(BRANCH, block.branch)
@@ -184,15 +191,14 @@ class ScriptTables:
                     "the job, or leave that out. It was not run"
                 )
         sink, key = self._sink(output)
-        spelled = {column.lower(): column for column in write.frame.columns}
-        by = [("identity", spelled.get(column.lower(), column)) for column in write.partition_by]
+        by = [("identity", column) for column in write.partition_columns]
         return bool(run(sink.create(key, self._job.attempt, schema=write.frame.schema.json(), partition_by=by)))
 
     def _as_to_run(self, statement: Statement, write: FrameWrite, *, made: bool, first: bool) -> Statement:
         """The statement as it runs on a table that exists by now, although the script may expect to make it. made: for this key."""
         if not _makes(statement) or write.mode == "append":
             return statement
-        if write.mode in _FORBIDS:
+        if write.only_makes:
             if not (made and first):
                 self._fail(
                     InvalidInput(
@@ -246,13 +252,6 @@ class ScriptTables:
         sink = self._job._sinks[output]
         return sink, self._job._key(sink)
 
-    def _permanently(self, call: Callable[[], Any]) -> Any:
-        """Runs the call; what is wrong with the job or its table ends the job."""
-        try:
-            return call()
-        except (InvalidInput, OutputUnsupported) as error:
-            self._fail(error)
-
 
 class ScriptBlock(BranchBlock):
     """The block of one table, whose statements are handed over."""
@@ -303,7 +302,7 @@ def _makes(statement: Statement) -> bool:
     write = statement.write
     if write is None:
         return False
-    return write.makes or (statement.call == "save" and write.mode in _FORBIDS)
+    return write.makes or (statement.call == "save" and write.only_makes)
 
 
 def _by_default(write: FrameWrite, at: NamedTable) -> bool:

@@ -28,7 +28,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sparkonce.blocking import run
 from sparkonce.driver import places
@@ -36,7 +36,7 @@ from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.context import Job
 from sparkonce.driver.native import Native
 from sparkonce.driver.script.creates import declared_by
-from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, unfit
+from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, permanently, unfit
 from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
     Call,
@@ -50,7 +50,7 @@ from sparkonce.driver.statements import (
     recognised,
     take_write,
 )
-from sparkonce.errors import InvalidInput, NothingCommitted, OutputUnsupported, SparkonceError, UndeclaredOutput
+from sparkonce.errors import InvalidInput, NothingCommitted, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output, WriteMode
 from sparkonce.sink.native import WAP_ENABLED, TakesStatements
 from sparkonce.sink.slotlog import reader as slots
@@ -58,8 +58,6 @@ from sparkonce.sink.staging import CONNECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 WARNINGS = 10
 """Undeclared writes that a result names; it says how many more there were."""
@@ -416,7 +414,7 @@ class ScriptWrites:
 
     def _begun(self, name: str, write: FrameWrite | None) -> bool:
         """Opens the block for its first statement; returns whether this key has created the table that the statement is to make."""
-        created = write is not None and self._permanently(lambda: self._created(name, write))
+        created = write is not None and permanently(self._fail, lambda: self._created(name, write))
         self._blocks[name] = self._opened(name)
         return created
 
@@ -428,9 +426,8 @@ class ScriptWrites:
         if write.path is not None:  # which may be relative, and no name of a table is
             table = f"delta.`{place}`"
             statement = replace(statement, table=table, identify=described(statement.session, table))
-        forbids = write.mode in ("errorifexists", "ignore")
         if write.makes and not _is_in_catalog(statement):
-            if forbids and not created:
+            if write.only_makes and not created:
                 self._fail(
                     InvalidInput(
                         f"the script makes the table {statement.table} in mode {write.mode}, and there is one at {place} already; it was "
@@ -439,14 +436,17 @@ class ScriptWrites:
                 )
             location = place.replace("\\", "\\\\").replace("'", "\\'")
             issue(statement.session, f"CREATE TABLE IF NOT EXISTS {statement.table} USING delta LOCATION '{location}'")
-        return replace(statement, run=write.append) if created and forbids and write.append is not None else statement
+        return (
+            replace(statement, run=write.append)
+            if created and write.only_makes and write.append is not None
+            else statement
+        )
 
     def _created(self, name: str, write: FrameWrite) -> bool:
         """Whether the table was made for this generation of the key, which happens here where there is none."""
         sink, key = self._job._sink(name)
         assert isinstance(sink, TakesStatements)  # of kind delta
-        spelled = {column.lower(): column for column in write.frame.columns}
-        by = [spelled.get(column.lower(), column) for column in write.partition_by]
+        by = write.partition_columns
         return run(sink.create(key, self._job.attempt, schema=write.frame.schema.json(), partition_by=by))
 
     def _declare(self, target: Target, output: str | None) -> None:
@@ -474,7 +474,7 @@ class ScriptWrites:
         assert isinstance(sink, TakesStatements)  # of kind delta
         columns = [column for _, column in made.partition_by]
         create = sink.create(key, self._job.attempt, schema=made.schema, partition_by=columns, declared=True)
-        self._permanently(lambda: run(create))
+        permanently(self._fail, lambda: run(create))
 
     def _is_there(self, target: Target, output: str | None) -> bool:
         """Whether the table of a CREATE TABLE exists. output: of kind iceberg."""
@@ -513,14 +513,7 @@ class ScriptWrites:
             block.begin()
             return block
 
-        return self._permanently(begin)
-
-    def _permanently(self, call: Callable[[], T]) -> T:
-        """Runs the call; what is wrong with the job or its table ends the job."""
-        try:
-            return call()
-        except (InvalidInput, OutputUnsupported) as error:
-            self._fail(error)
+        return permanently(self._fail, begin)
 
     def _write_slots(self, name: str, write: FrameWrite) -> None:
         """Writes a slot log. Raises: as `Job.write`."""
@@ -530,7 +523,7 @@ class ScriptWrites:
         mode = write.mode
         if mode == "overwrite" and write.dynamic:
             mode = str(WriteMode.OVERWRITE_PARTITIONS)
-        if mode in ("errorifexists", "ignore"):
+        if write.only_makes:
             sink, key = self._job._sink(name)
             others = run(sink.find(key)) is None and any(run(sink.inventory()).effects)
             if others:
@@ -541,7 +534,8 @@ class ScriptWrites:
                     )
                 )
             mode = "append"
-        self._permanently(
+        permanently(
+            self._fail,
             lambda: self._job.write(write.frame, name, mode=mode, partition_by=write.partition_by),
         )
 

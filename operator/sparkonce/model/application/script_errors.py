@@ -35,6 +35,11 @@ CONDITION = r"[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)?"
 _CONDITION = re.compile(CONDITION, re.ASCII)
 
 
+def is_analysis(error: BaseException) -> bool:
+    """Whether it is an AnalysisException of Spark, or a kind of one. Told by the name, which needs no PySpark."""
+    return any(each.__name__ == ANALYSIS for each in type(error).__mro__)
+
+
 def names_of(error: str, *, condition: str = "") -> tuple[str, ...]:
     """All names of an error, the most specific one first. error: its class."""
     whole, _, subclass = condition.partition(".")
