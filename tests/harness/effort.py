@@ -38,6 +38,12 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "stream schedules": (200, 200, 2000),  # of the model of a stream
     "launcher storms": (80, 80, 960),  # owners, an operator, a queue and random deletions
     "failing submissions": (20, 20, 200),  # opaque jobs of which 60 % of all submissions fail
+    "reply schedules": (300, 2000, 20000),  # of processes that serve one key over a ledger of answers
+    "reply keys": (
+        20,
+        60,
+        1000,
+    ),  # orders that are sent again until they are answered by one of two services that are killed and frozen
     "lossy keys": (30, 60, 200),  # reserved by three callers over a connection that loses replies
     "race keys": (100, 100, 400),  # of one table, that processes commit and fence while they are killed and frozen
     "race keys of formats": (40, 40, 180),  # of a Delta and of an Iceberg table

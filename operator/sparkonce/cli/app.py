@@ -72,14 +72,19 @@ COMMANDS = {
         "restore", "accept_restore", "Continue with a ledger that was restored from a backup, or is empty."
     ),
     "operator": CommandEntry(
-        "operator",
+        "serve.operator",
         "operator",
         "Run the operator: watch IdempotentJobs, run each once, write the outcome to its status.",
     ),
     "gateway": CommandEntry(
-        "gateway",
+        "serve.gateway",
         "gateway",
         "Run the HTTP gateway, through which drivers reach the ledger, and people and programs their keys.",
+    ),
+    "proxy": CommandEntry(
+        "serve.proxy",
+        "proxy",
+        "Carry out a request with an Idempotency-Key once, and answer its repetitions, before any HTTP service.",
     ),
     "convert": CommandEntry("convert", "convert", "Write the IdempotentJob that runs a plain SparkApplication once."),
     "bind": CommandEntry(

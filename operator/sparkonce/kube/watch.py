@@ -255,7 +255,7 @@ class Informer:
         self._client, self._resource, self._selector = client, resource, selector
         self._prune, self._on_change, self._pace = prune, on_change, pace or Pace()
         scopes: Sequence[str | None] = [None] if namespaces is None else sorted(set(namespaces))
-        self._scopes = {scope: _Scope(ObjectCache(index)) for scope in scopes}
+        self._scopes = {scope: _WatchScope(ObjectCache(index)) for scope in scopes}
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- cache ---
@@ -284,7 +284,7 @@ class Informer:
     def __len__(self) -> int:
         return sum(len(scope.seen) for scope in self._scopes.values())
 
-    def _scope(self, namespace: str) -> _Scope | None:
+    def _scope(self, namespace: str) -> _WatchScope | None:
         return self._scopes.get(None) or self._scopes.get(namespace)
 
     # --- list and watch ---
@@ -302,7 +302,7 @@ class Informer:
                 await task
         self._tasks.clear()
 
-    async def _keep(self, namespace: str | None, scope: _Scope) -> None:
+    async def _keep(self, namespace: str | None, scope: _WatchScope) -> None:
         waits = pauses(self._pace.first, self._pace.cap)
         while True:
             began, pause = time.monotonic(), 0.0
@@ -326,7 +326,7 @@ class Informer:
                 waits = pauses(self._pace.first, self._pace.cap)  # the stream had been healthy
             await asyncio.sleep(max(pause, next(waits)))
 
-    async def _list(self, namespace: str | None, scope: _Scope) -> None:
+    async def _list(self, namespace: str | None, scope: _WatchScope) -> None:
         """Lists page by page, so that only one page and the pruned cache are in memory; reports deletions once the list is complete."""
         left = scope.seen.names()
         version = ""
@@ -338,7 +338,7 @@ class Informer:
                 self._tell(ObjectChange.DELETED, gone)
         scope.listed(version)
 
-    async def _follow(self, namespace: str | None, scope: _Scope) -> None:
+    async def _follow(self, namespace: str | None, scope: _WatchScope) -> None:
         async with self._client.watch(
             self._resource,
             namespace,
@@ -360,7 +360,7 @@ class Informer:
                     self._tell(ObjectChange.DELETED, self._prune(found))
                 scope.moved(found)
 
-    def _take(self, scope: _Scope, found: Json) -> tuple[str, str]:
+    def _take(self, scope: _WatchScope, found: Json) -> tuple[str, str]:
         name = _name_of(found)
         if name is None:
             return "", ""
@@ -389,7 +389,7 @@ class Informer:
             log.exception("what follows a change of %s", self._resource.plural)
 
 
-class _Scope:
+class _WatchScope:
     """One list and watch: all namespaces, or one."""
 
     def __init__(self, seen: ObjectCache) -> None:

@@ -77,10 +77,15 @@ class Key:
 
 def explicit(text: str, realm: str) -> Key:
     """A key chosen by a client. A UUID is lower-cased, so that its spellings are one key. Raises: ValueError: invalid key or realm."""
+    text = explicit_text(text)
+    return Key(text, hash_of(EXPLICIT, _checked(realm), text), Binding(None, None, realm))
+
+
+def explicit_text(text: str) -> str:
+    """The one spelling of a key chosen by a client. Raises: ValueError."""
     if not re.fullmatch(r"[!-~]{1,255}", text):
         raise ValueError("a key has 1 to 255 visible ASCII characters, without spaces")
-    text = text.lower() if _UUID.fullmatch(text) else text
-    return Key(text, _hash(EXPLICIT, _checked(realm), text), Binding(None, None, realm))
+    return text.lower() if _UUID.fullmatch(text) else text
 
 
 def derive(spec: JobSpec, realm: str, *, content_digests: Mapping[str, str] | None = None) -> Key:
@@ -100,13 +105,13 @@ def derive(spec: JobSpec, realm: str, *, content_digests: Mapping[str, str] | No
         raise InvalidJob([("spec.keyFrom", f"asks for the digest of {' and '.join(missing)}, which is not known here")])
     contents = [part for name in names for part in (str(name), digests[name].lower())]
     text = f"{operation}/{resource}@{revision}" + "".join(f"+{digests[name].lower()[:_DIGEST_SHOWN]}" for name in names)
-    key_hash = _hash(DERIVED, _checked(realm), operation, resource, revision, *contents)
+    key_hash = hash_of(DERIVED, _checked(realm), operation, resource, revision, *contents)
     return Key(text, key_hash, Binding(operation, resource, realm))
 
 
 def derived_hash(operation: str, resource: str, revision: str, *, realm: str) -> str:
     """Hash of a derived key without contents. Raises: ValueError: invalid realm."""
-    return _hash(DERIVED, _checked(realm), operation, resource, revision)
+    return hash_of(DERIVED, _checked(realm), operation, resource, revision)
 
 
 def _checked(realm: str) -> str:
@@ -115,7 +120,8 @@ def _checked(realm: str) -> str:
     return realm
 
 
-def _hash(*parts: str) -> str:
+def hash_of(*parts: str) -> str:
+    """SHA-256 in hex over length-prefixed parts, the first of which is a domain tag."""
     digest = hashlib.sha256()
     for part in parts:
         octets = part.encode()

@@ -17,22 +17,32 @@ import contextlib
 import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from sparkonce import settings
 from sparkonce.blocking import run
 from sparkonce.errors import PoolExhausted
-from sparkonce.store.protocol import IdempotencyStore, Lease
+from sparkonce.store.protocol import Lease
 from sparkonce.store.threaded import WrappedLease, unwrapped
 
 T = TypeVar("T")
 
 
+class _Store(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    async def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Store)
+
+
 class _Pool:
     """Threads that carry out verbs. Belongs to the event loop of its first call."""
 
-    def __init__(self, url: str, *, size: int, patience: float) -> None:
-        self._url, self._size, self._patience = url, size, patience
+    def __init__(self, url: str, *, size: int, patience: float, remedy: str) -> None:
+        self._url, self._size, self._patience, self._remedy = url, size, patience, remedy
         self._free = asyncio.Semaphore(size)
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="store")
         self._of_leases = ThreadPoolExecutor(1, thread_name_prefix="lease")
@@ -45,7 +55,7 @@ class _Pool:
         except TimeoutError:
             raise PoolExhausted(
                 f"all {self._size} connections to the store {self._url} were in use for {self._patience:g} s, and nothing was sent; "
-                f"try again, or raise {settings.POSTGRES_POOL}"
+                f"try again{self._remedy}"
             ) from None
         loop = asyncio.get_running_loop()
 
@@ -95,7 +105,7 @@ class PooledLease(WrappedLease):
 class _Pooled:
     """Forwards every verb, by name, of the protocol and of the store's other interfaces."""
 
-    def __init__(self, inner: IdempotencyStore, pool: _Pool) -> None:
+    def __init__(self, inner: Any, pool: _Pool) -> None:
         self.inner, self._pool = inner, pool
 
     def __getattr__(self, name: str) -> Any:
@@ -120,6 +130,7 @@ class _Pooled:
         await self.inner.close()
 
 
-def pooled(store: IdempotencyStore, *, size: int, patience: float) -> IdempotencyStore:
-    """The same store, whose verbs suspend. `size`: verbs at a time; `patience`: seconds to wait for a turn."""
-    return cast(IdempotencyStore, _Pooled(store, _Pool(store.url, size=size, patience=patience)))
+def pooled(store: S, *, size: int, patience: float, remedy: str = f", or raise {settings.POSTGRES_POOL}") -> S:
+    """The same store, whose verbs suspend. `size`: verbs at a time; `patience`: seconds to wait for a turn; `remedy`: the end of the
+    sentence that says that none came."""
+    return cast(S, _Pooled(store, _Pool(store.url, size=size, patience=patience, remedy=remedy)))

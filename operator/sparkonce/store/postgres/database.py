@@ -26,7 +26,7 @@ import select
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -37,7 +37,7 @@ from sparkonce import settings
 from sparkonce.errors import InvalidInput, SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.failpoints import hit
 from sparkonce.store.postgres.address import PostgresAddress, lock_of
-from sparkonce.store.postgres.schema import ADDED, LAYOUT, STATEMENTS, TABLES
+from sparkonce.store.postgres.schema import LEDGER, META_STATEMENTS, PostgresTables
 
 T = TypeVar("T")
 
@@ -154,14 +154,14 @@ def _close_all(idle: list[_PooledConnection]) -> None:
 
 
 class PostgresReader:
-    """Runs statements of `store.postgres.schema` by name on one connection."""
+    """Runs a schema's statements by name on one connection."""
 
-    def __init__(self, connection: _PooledConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: _PooledConnection, statements: Mapping[str, LiteralString]) -> None:
+        self._connection, self._statements = connection, statements
 
     def rows(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         try:
-            cursor = self._connection.execute(STATEMENTS[statement], parameters or {})
+            cursor = self._connection.execute(self._statements[statement], parameters or {})
         except UnicodeEncodeError:
             raise InvalidInput("half a surrogate pair cannot be stored as text; nothing was written") from None
         return cursor.fetchall() if cursor.description else []
@@ -179,8 +179,8 @@ class PostgresReader:
 class PostgresTransaction(PostgresReader):
     """A write transaction with failpoints around each statement; rolled back unless committed."""
 
-    def __init__(self, connection: _PooledConnection, *, channel: str) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: _PooledConnection, statements: Mapping[str, LiteralString], *, channel: str) -> None:
+        super().__init__(connection, statements)
         self._channel, self._moved = channel, False
 
     def advance(self) -> Any:
@@ -213,7 +213,7 @@ class PostgresTransaction(PostgresReader):
     def _notify(self) -> None:
         """Wakes the watchers. The transaction is committed, whatever becomes of this."""
         with contextlib.suppress(psycopg.Error):
-            self._connection.execute(STATEMENTS["notify"], {"channel": self._channel})
+            self._connection.execute(META_STATEMENTS["notify"], {"channel": self._channel})
 
 
 class _Tables:
@@ -237,10 +237,12 @@ class PostgresDatabase:
         timeout: float,
         pool: int = POOL,
         listens: bool = False,
+        contents: PostgresTables = LEDGER,
         tables: _Tables | None = None,
     ) -> None:
         """`listens`: its connections hear the notifications of writers. `tables`: shared with other pools of the same schema; those that
         are not known to exist are looked for, and created, at the first use."""
+        self._contents = contents
         self._address, self._schema, self._install, self._timeout = address, schema, install, timeout
         self._pool, self._listens = pool, listens
         self._tables = tables or _Tables()
@@ -259,6 +261,7 @@ class PostgresDatabase:
             timeout=self._timeout,
             pool=1,
             listens=listens,
+            contents=self._contents,
             tables=self._tables,
         )
 
@@ -373,7 +376,7 @@ class PostgresDatabase:
         with self._answers(), self._connection(self._timeout) as connection:
             if snapshot:
                 connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield PostgresReader(connection)
+            yield PostgresReader(connection, self._contents.statements)
 
     @contextlib.contextmanager
     def writing(self, *locks: str) -> Iterator[PostgresTransaction]:
@@ -392,7 +395,7 @@ class PostgresDatabase:
     @contextlib.contextmanager
     def _writing(self, *locks: str, timeout: float) -> Iterator[PostgresTransaction]:
         with self._answers(), self._connection(timeout) as connection:
-            transaction = PostgresTransaction(connection, channel=self._schema)
+            transaction = PostgresTransaction(connection, self._contents.statements, channel=self._schema)
             lock = f"; SELECT pg_advisory_xact_lock({self.lock_of(*locks)})" if locks else ""
             transaction.text(_BEGIN + lock)
             yield transaction
@@ -465,16 +468,17 @@ class PostgresDatabase:
         with self._reading() as reader:
             meta = reader.row("meta")
         layout, owner = (meta["layout"], meta["install"]) if meta else (0, "")
-        if layout > LAYOUT:
+        if layout > self._contents.layout:
             raise StoreUnusable(
-                f"{place} has layout {layout}, and this version knows up to {LAYOUT}; upgrade sparkonce"
+                f"{place} has layout {layout}, and this version knows up to {self._contents.layout}; upgrade sparkonce"
             )
         if owner != self._install:
             raise StoreUnusable(f"{place} belongs to install {owner!r}, not {self._install!r}; name another one")
-        with self._reading() as reader:
-            added = reader.value("has added", {"schema": self._schema})
-        if added < len(ADDED):
-            self._add_tables()
+        if self._contents.added:
+            with self._reading() as reader:
+                added = reader.value("has added", {"schema": self._schema})
+            if added < len(self._contents.added):
+                self._add_tables()
         self._tables.there = True
 
     def _ensure_prepared(self) -> None:
@@ -484,7 +488,7 @@ class PostgresDatabase:
     def _add_tables(self) -> None:
         """Adds tables that a ledger of an earlier version lacks."""
         with self._writing("layout", timeout=PREPARING) as transaction:
-            for table in ADDED.values():
+            for table in self._contents.added.values():
                 transaction.text(table)
             transaction.commit()
 
@@ -497,9 +501,16 @@ class PostgresDatabase:
                 raise StoreUnusable(f"{place} has other tables and is not a ledger; name another one")
             if not transaction.value("has schema", named):
                 transaction.text(f'CREATE SCHEMA "{self._schema}"')
-            for table in (*TABLES, *ADDED.values()):
+            for table in (*self._contents.ddl, *self._contents.added.values()):
                 transaction.text(table)
-            row = {"id": 1, "layout": LAYOUT, "install": self._install, "epoch": 1, "revision": 0, "gap": 0}
+            row = {
+                "id": 1,
+                "layout": self._contents.layout,
+                "install": self._install,
+                "epoch": 1,
+                "revision": 0,
+                "gap": 0,
+            }
             transaction.rows("insert meta", row)
             transaction.commit()
         self._tables.missed = False

@@ -10,19 +10,35 @@ the future. Once the end has passed, the transaction that acts on it deletes the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import LiteralString
+
+
+@dataclass(frozen=True)
+class PostgresTables:
+    """Tables and statements of one kind of schema: as `store.sqlite.schema.SqliteTables`."""
+
+    layout: int
+    ddl: Sequence[LiteralString]
+    statements: Mapping[str, LiteralString]
+    """META_STATEMENTS included, and `has added` if tables were added."""
+    added: Mapping[str, LiteralString] = field(default_factory=dict)
+
 
 LAYOUT = 1
 """Version of these tables. A newer store is refused; an older one will be migrated when it is opened."""
 
-TABLES: tuple[LiteralString, ...] = (
-    """
+META: LiteralString = """
 CREATE TABLE meta (
     id SERIAL NOT NULL, layout INTEGER NOT NULL, install TEXT NOT NULL, epoch INTEGER NOT NULL,
     revision BIGINT NOT NULL, gap BIGINT NOT NULL,
     PRIMARY KEY (id)
 )
-""",
+"""
+
+TABLES: tuple[LiteralString, ...] = (
+    META,
     """
 CREATE TABLE records (
     id BIGSERIAL NOT NULL, realm TEXT COLLATE "C" NOT NULL, key_hash TEXT COLLATE "C" NOT NULL,
@@ -124,19 +140,13 @@ CREATE TABLE IF NOT EXISTS report_sizes (
 }
 """As in `store.sqlite.schema`."""
 
-STATEMENTS: dict[str, LiteralString] = {
-    # --- the database and the store
+META_STATEMENTS: dict[str, LiteralString] = {
     "encoding": "SELECT current_setting('server_encoding') AS encoding",
     "has schema": "SELECT 1 AS n FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s",
     "has meta": """
         SELECT 1 AS n FROM pg_catalog.pg_class
         JOIN pg_catalog.pg_namespace ON pg_namespace.oid = pg_class.relnamespace
         WHERE nspname = %(schema)s AND relname = 'meta'
-    """,
-    "has added": """
-        SELECT count(*) AS n FROM pg_catalog.pg_class
-        JOIN pg_catalog.pg_namespace ON pg_namespace.oid = pg_class.relnamespace
-        WHERE nspname = %(schema)s AND relname = 'report_sizes'
     """,
     "has tables": """
         SELECT 1 AS n FROM pg_catalog.pg_class
@@ -149,9 +159,19 @@ STATEMENTS: dict[str, LiteralString] = {
         INSERT INTO meta (id, layout, install, epoch, revision, gap)
         VALUES (%(id)s, %(layout)s, %(install)s, %(epoch)s, %(revision)s, %(gap)s)
     """,
+    "notify": "SELECT pg_notify(%(channel)s, '')",
+}
+"""What `PostgresDatabase` itself runs."""
+
+STATEMENTS: dict[str, LiteralString] = META_STATEMENTS | {
+    # --- the database and the store
+    "has added": """
+        SELECT count(*) AS n FROM pg_catalog.pg_class
+        JOIN pg_catalog.pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+        WHERE nspname = %(schema)s AND relname = 'report_sizes'
+    """,
     # Locks the only row: until the commit no other transaction moves the store's revision.
     "advance": "UPDATE meta SET revision = revision + 1 RETURNING revision, epoch",
-    "notify": "SELECT pg_notify(%(channel)s, '')",
     "raise epoch": "UPDATE meta SET epoch = epoch + 1 WHERE epoch = %(seen)s",
     # --- one key: everything a step decides on, in one statement
     "see": """
@@ -375,3 +395,5 @@ STATEMENTS: dict[str, LiteralString] = {
         )
     """,
 }
+
+LEDGER = PostgresTables(layout=LAYOUT, ddl=TABLES, statements=STATEMENTS, added=ADDED)

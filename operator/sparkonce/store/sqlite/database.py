@@ -26,7 +26,7 @@ from typing import Any
 from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.failpoints import hit
 from sparkonce.store.sqlite.lease import network_file_system
-from sparkonce.store.sqlite.schema import ADDED, LAYOUT, STATEMENTS, TABLES
+from sparkonce.store.sqlite.schema import LEDGER, SqliteTables
 
 SYNCHRONOUS = ("FULL", "NORMAL", "OFF")
 BUSY_TIMEOUT = 10.0
@@ -60,13 +60,13 @@ def _close_all(idle: list[sqlite3.Connection]) -> None:
 
 
 class SqliteReader:
-    """Runs statements of `store.sqlite.schema` by name on one connection."""
+    """Runs a schema's statements by name on one connection."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]) -> None:
+        self._connection, self._statements = connection, statements
 
     def rows(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
-        return self._connection.execute(STATEMENTS[statement], parameters or {}).fetchall()
+        return self._connection.execute(self._statements[statement], parameters or {}).fetchall()
 
     def row(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Any:
         """The first row, by column name; None if there is no row."""
@@ -102,7 +102,13 @@ class SqliteDatabase:
     """A pool of connections to one ledger file, with translated errors."""
 
     def __init__(
-        self, path: Path, *, synchronous: str = "FULL", busy_timeout: float = BUSY_TIMEOUT, mounts: str | None = None
+        self,
+        path: Path,
+        *,
+        contents: SqliteTables = LEDGER,
+        synchronous: str = "FULL",
+        busy_timeout: float = BUSY_TIMEOUT,
+        mounts: str | None = None,
     ) -> None:
         """Creates the file if needed. `mounts`: the text of /proc/mounts, for tests.
 
@@ -112,7 +118,7 @@ class SqliteDatabase:
         if synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         self.path = Path(os.path.realpath(path))  # so that its leases are in one place, whichever path it is opened by
-        self._synchronous, self._busy_timeout = synchronous, busy_timeout
+        self._contents, self._synchronous, self._busy_timeout = contents, synchronous, busy_timeout
         self._place(mounts)
         self._idle: list[sqlite3.Connection] = []
         self._writers = threading.Lock()
@@ -161,7 +167,7 @@ class SqliteDatabase:
             timeout=self._busy_timeout,
             isolation_level=None,  # transactions begin where we say so
             check_same_thread=False,  # used by one thread at a time
-            cached_statements=2 * len(STATEMENTS),  # all of them stay prepared
+            cached_statements=2 * len(self._contents.statements),  # all of them stay prepared
         )
         connection.row_factory = sqlite3.Row
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
@@ -219,7 +225,7 @@ class SqliteDatabase:
         with self._answers(), self._connection() as connection:
             if snapshot:
                 connection.execute("BEGIN")
-            yield SqliteReader(connection)
+            yield SqliteReader(connection, self._contents.statements)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[SqliteTransaction]:
@@ -231,7 +237,7 @@ class SqliteDatabase:
             StoreUnusable: nothing was written.
         """
         with self._writers, self._answers(), self._connection() as connection:
-            transaction = SqliteTransaction(connection)
+            transaction = SqliteTransaction(connection, self._contents.statements)
             transaction.text("BEGIN IMMEDIATE")
             yield transaction
 
@@ -284,21 +290,21 @@ class SqliteDatabase:
         with self.reading() as reader:
             meta = reader.row("meta")
         layout, owner = (meta["layout"], meta["install"]) if meta else (0, "")
-        if layout > LAYOUT:
+        if layout > self._contents.layout:
             raise StoreUnusable(
-                f"the ledger {self.path} has layout {layout}, and this version knows up to {LAYOUT}; upgrade sparkonce"
+                f"the ledger {self.path} has layout {layout}, and this version knows up to {self._contents.layout}; upgrade sparkonce"
             )
         if owner != install:
             raise StoreUnusable(
                 f"the ledger {self.path} belongs to install {owner!r}, not {install!r}; name another file"
             )
-        if names and not names.issuperset(ADDED):
+        if names and not names.issuperset(self._contents.added):
             self._add_tables()
 
     def _add_tables(self) -> None:
         """Adds tables that a ledger of an earlier version lacks."""
         with self.writing() as transaction:
-            for table in ADDED.values():
+            for table in self._contents.added.values():
                 transaction.text(table)
             transaction.commit()
 
@@ -306,9 +312,9 @@ class SqliteDatabase:
         with self.writing() as transaction:
             if transaction.value("has meta"):  # another process created them first
                 return
-            for table in (*TABLES, *ADDED.values()):
+            for table in (*self._contents.ddl, *self._contents.added.values()):
                 transaction.text(table)
-            row = {"id": 1, "layout": LAYOUT, "install": install, "epoch": 1, "revision": 0, "gap": 0}
+            row = {"id": 1, "layout": self._contents.layout, "install": install, "epoch": 1, "revision": 0, "gap": 0}
             transaction.rows("insert meta", row)
             transaction.commit()
 

@@ -14,17 +14,37 @@ stores with SQLAlchemy was dropped: importing it takes longer than a replay, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SqliteTables:
+    """Tables and statements of one kind of file."""
+
+    layout: int
+    """A file of a newer layout is refused."""
+    ddl: Sequence[str]
+    """DDL of a new file, in order; one of them is META."""
+    statements: Mapping[str, str]
+    """By name, those in META_STATEMENTS included."""
+    added: Mapping[str, str] = field(default_factory=dict)
+    """DDL by table: tables that files of this layout may lack, created on opening."""
+
+
 LAYOUT = 1
 """Version of these tables. A newer ledger is refused; an older one will be migrated when it is opened."""
 
-TABLES = (
-    """
+META = """
 CREATE TABLE meta (
     id INTEGER NOT NULL, layout INTEGER NOT NULL, install TEXT NOT NULL, epoch INTEGER NOT NULL,
     revision BIGINT NOT NULL, gap BIGINT NOT NULL,
     PRIMARY KEY (id)
 )
-""",
+"""
+
+TABLES = (
+    META,
     """
 CREATE TABLE records (
     id INTEGER NOT NULL, realm TEXT NOT NULL, key_hash TEXT NOT NULL, revision BIGINT NOT NULL,
@@ -106,14 +126,16 @@ CREATE TABLE IF NOT EXISTS report_sizes (
 }
 """Tables that ledgers of this layout may lack: created on opening, and ignored by versions that do not know them."""
 
-STATEMENTS = {
-    # --- the store
+META_STATEMENTS = {
     "has meta": "SELECT count(*) AS n FROM sqlite_master WHERE name = 'meta'",
     "meta": "SELECT id, layout, install, epoch, revision, gap FROM meta",
     "insert meta": """
         INSERT INTO meta (id, layout, install, epoch, revision, gap)
         VALUES (:id, :layout, :install, :epoch, :revision, :gap)
     """,
+}
+STATEMENTS = META_STATEMENTS | {
+    # --- the store
     "move": "UPDATE meta SET revision = :next",
     # --- one key: everything a step decides on, in one statement
     "see": """
@@ -248,3 +270,5 @@ STATEMENTS = {
         GROUP BY realm, key_hash ORDER BY at
     """,
 }
+
+LEDGER = SqliteTables(layout=LAYOUT, ddl=TABLES, statements=STATEMENTS, added=ADDED)

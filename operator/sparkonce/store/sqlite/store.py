@@ -32,7 +32,7 @@ from sparkonce.store.ledger import (
 )
 from sparkonce.store.protocol import Claim
 from sparkonce.store.rules import KeyState, VerbOutcome
-from sparkonce.store.sqlite.database import SqliteDatabase
+from sparkonce.store.sqlite.database import BUSY_TIMEOUT, SqliteDatabase
 from sparkonce.store.sqlite.lease import FileLease, LeaseFiles
 
 T = TypeVar("T")
@@ -64,15 +64,16 @@ class SqliteStore(SqlLedger):
         tombstones: int = TOMBSTONES,
         poll: float = POLL,
         synchronous: str = "FULL",
-        busy_timeout: float | None = None,
+        busy_timeout: float = BUSY_TIMEOUT,
         mounts: str | None = None,
     ) -> None:
         """`synchronous`: other than FULL only in tests; `mounts`: as `SqliteDatabase`. Raises: StoreUnusable, StoreUnavailable."""
         super().__init__(
             max_live_keys=max_live_keys, max_report_bytes=max_report_bytes, tombstones=tombstones, poll=poll
         )
-        patience = {} if busy_timeout is None else {"busy_timeout": busy_timeout}
-        self._database: SqliteDatabase = SqliteDatabase(Path(path), synchronous=synchronous, mounts=mounts, **patience)
+        self._database: SqliteDatabase = SqliteDatabase(
+            Path(path), synchronous=synchronous, mounts=mounts, busy_timeout=busy_timeout
+        )
         self._database.prepare(install)
         self.path = self._database.path
         self.url = f"sqlite:///{self.path}"

@@ -1,0 +1,371 @@
+"""Idempotency for any ASGI service: a request with an `Idempotency-Key` runs once, and every repetition gets its answer.
+
+    from sparkonce.asgi import IdempotencyMiddleware, NotDone, Reply, Unknown
+
+    async def reconcile(request):                    # what became of a request whose process died?
+        order = await orders.find(request.text)      # the service stored the key with its effect
+        return Reply(201, (("location", f"/orders/{order.id}"),)) if order else NotDone
+
+    app = IdempotencyMiddleware(app, store="sqlite:///replies.db", reconcile=reconcile)
+
+Put it inside the middleware that authenticates: a replay is served only to a caller whom the service would have served. By default the
+caller is part of the key, so that no caller gets another one's answer. docs/http.md has the rules, and what each option is for.
+
+Pure ASGI, without a framework's base class: those cancel the application when a client leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any, cast
+
+from sparkonce.errors import InvalidInput
+from sparkonce.replies.coordinator import (
+    KeyAttempt,
+    KeyedRequest,
+    NotDone,
+    Reconcile,
+    Reconciled,
+    Refusal,
+    ReplyCoordinator,
+    Response,
+    Unknown,
+)
+from sparkonce.replies.fingerprint import fingerprint_of
+from sparkonce.replies.keys import KeyPolicy, bucket_of, key_hash, key_of
+from sparkonce.replies.open import open_replies
+from sparkonce.replies.policy import ReplyPolicy, Scope, StoreDown
+from sparkonce.replies.protocol import Reply, ReplyLedger
+
+__all__ = [
+    "IdempotencyMiddleware", "KeyPolicy", "KeyedRequest", "NotDone", "Reply", "ReplyPolicy", "Scope", "StoreDown", "Unknown", "caller_of",
+]  # fmt: skip
+
+LOG = logging.getLogger(__name__)
+
+Asgi = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Asgi]]
+Send = Callable[[Asgi], Awaitable[None]]
+App = Callable[[Asgi, Receive, Send], Awaitable[None]]
+
+REPLAYED = (b"idempotency-replayed", b"true")
+"""The header of every answer that another request's effect had; Stripe's and the Iceberg proposal's marker."""
+SHUTDOWN = 25.0
+"""Seconds in which running requests may end at shutdown: below the 30 s that Kubernetes gives a pod."""
+
+
+def caller_of(scope: Asgi) -> str:
+    """The caller: the user whom an authentication middleware found, else the credentials that the request carries.
+
+    Credentials that change between two tries (a rotated token, a new session cookie) make them two callers: a service whose credentials
+    change gives a `caller` of its own."""
+    user = scope.get("user")
+    if getattr(user, "is_authenticated", False):
+        for name in ("identity", "display_name"):
+            with suppress(NotImplementedError, AttributeError):
+                return f"user:{getattr(user, name)}"
+    found = [value for name, value in scope["headers"] if name in (b"authorization", b"cookie")]
+    return "credentials:" + b"\n".join(found).decode("latin-1") if found else ""
+
+
+def iso_duration(seconds: float) -> str:
+    """ISO 8601, as Java's Duration reads it."""
+    whole = int(seconds)
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{rest}S" if rest or not whole else ""]
+    return "PT" + "".join(parts)
+
+
+class IdempotencyMiddleware:
+    def __init__(
+        self,
+        app: App,
+        *,
+        store: str | ReplyLedger,
+        reconcile: Callable[[KeyedRequest], Awaitable[Reconciled] | Reconciled] | None = None,
+        caller: Callable[[Asgi], str] = caller_of,
+        advertise: str | None = None,
+        policy: ReplyPolicy | None = None,
+        **options: Any,
+    ) -> None:
+        """`store`: an address (`memory:`, `sqlite:///PATH`) or an open ledger. `reconcile`: decides what became of a request whose outcome
+        is unknown; without it such a key is answered 503 until its lifetime ends. `caller`: text that tells callers apart. `advertise`: a
+        path at which GET answers with the lifetime. `policy`, or its fields as `options`.
+
+        Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
+        if policy is not None and options:
+            raise InvalidInput(f"give {', '.join(options)} to the policy, or no policy")
+        self._app, self._caller, self._advertise = app, caller, advertise
+        try:
+            self._policy = policy or ReplyPolicy(**options)
+        except TypeError as error:
+            raise InvalidInput(f"IdempotencyMiddleware: {error}") from None
+        self._ledger = open_replies(store) if isinstance(store, str) else store
+        self._reconcile = None if reconcile is None else _asynchronous(reconcile)
+        self._coordinator: ReplyCoordinator | None = None
+
+    async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, self._until_shutdown(receive), send)
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method, path = scope["method"].upper(), scope["path"]
+        if method == "GET" and path == self._advertise:
+            await _send_json(send, 200, {"idempotency-key-lifetime": iso_duration(self._policy.lifetime)})
+            return
+        matched = self._policy.scope_of(method, path)
+        values = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"idempotency-key"]
+        if matched is None or not (values or matched.required):
+            await self._app(scope, receive, send)
+            return
+        try:
+            body_of = _RequestBody(scope, receive, self._policy)
+            request = await self._read(scope, matched, values, body_of)
+            if request is None:
+                return  # the client left before it had sent its request
+            call = _ApplicationCall(self._app, scope, request, send, self._policy.max_response_bytes)
+            response = await self._here().answer(request, call)
+        except Refusal as refusal:
+            await send_refusal(send, refusal)
+            return
+        await _respond(send, call, response)
+
+    def _here(self) -> ReplyCoordinator:
+        if self._coordinator is None:
+            self._coordinator = ReplyCoordinator(self._ledger, self._policy, self._reconcile)
+        return self._coordinator
+
+    async def close(self, *, grace: float = SHUTDOWN) -> None:
+        """Waits for running requests and closes the ledger. The server's shutdown does it, if it speaks ASGI's lifespan."""
+        if self._coordinator is not None:
+            await self._coordinator.close(grace=grace)
+        await self._ledger.close()
+
+    def _until_shutdown(self, receive: Receive) -> Receive:
+        async def received() -> Asgi:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self.close()  # before the application closes what its running requests use
+            return message
+
+        return received
+
+    async def _read(self, scope: Asgi, matched: Scope, values: list[str], body_of: _RequestBody) -> KeyedRequest | None:
+        """The whole request, or None: the client left. Raises: Refusal, and nothing is reserved."""
+        try:
+            key = key_of(values, self._policy.keys)
+        except InvalidInput as error:
+            raise Refusal(400, "bad-key", str(error)) from None
+        if key is None:
+            raise Refusal(
+                400,
+                "key-missing",
+                "this operation needs an Idempotency-Key header; send a new key for each new request",
+            )
+        body = await body_of.read()
+        if body is None:
+            return None
+        headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"])
+        method, path, caller = scope["method"].upper(), scope["path"], self._caller(scope)
+        shared = "" if self._policy.caller_in_key else caller
+        query = scope.get("query_string", b"").decode("latin-1")
+        fingerprint = fingerprint_of(
+            operation=matched.operation_of(method),
+            resource=path,
+            query=query,
+            headers=[("", shared), *(each for each in headers if each[0] in matched.matching_headers)],
+            content_type=next((value for name, value in headers if name == "content-type"), ""),
+            body=body,
+        )
+        return KeyedRequest(
+            key=key_hash(key, service=self._policy.service, caller=caller if self._policy.caller_in_key else ""),
+            text=key,
+            caller=caller,
+            bucket=bucket_of(caller),
+            fingerprint=fingerprint,
+            method=method,
+            path=path,
+            query=query,
+            headers=headers,
+            body=body,
+            rerun=matched.rerun,
+            more={"scope": scope},
+        )
+
+
+def _asynchronous(hook: Callable[[KeyedRequest], Any]) -> Reconcile:
+    async def called(request: KeyedRequest) -> Reconciled:
+        found: Any = hook(request) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, request)
+        if inspect.isawaitable(found):
+            found = await found
+        if isinstance(found, Reply | NotDone | Unknown) or found in (NotDone, Unknown):
+            return cast(Reconciled, found)
+        raise TypeError(f"reconcile returned {type(found).__name__}; return a Reply, NotDone or Unknown")
+
+    return called
+
+
+class _RequestBody:
+    """Reads a request's body, within the policy's size and time."""
+
+    def __init__(self, scope: Asgi, receive: Receive, policy: ReplyPolicy) -> None:
+        self._receive, self._policy = receive, policy
+        lengths = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
+        self._declared = int(lengths[0]) if lengths and lengths[0].isdigit() and len(lengths[0]) < 19 else None
+
+    async def read(self) -> bytes | None:
+        """None: the client left. Raises: Refusal."""
+        if self._declared is not None and self._declared > self._policy.max_request_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self._policy.body_timeout):
+                body = await self._all()
+        except TimeoutError:
+            raise Refusal(
+                408,
+                "slow-body",
+                f"the body did not come within {self._policy.body_timeout:g} s; send the request again",
+            ) from None
+        if body is not None and self._declared is not None and len(body) != self._declared:
+            raise Refusal(
+                400, "wrong-length", f"the body has {len(body)} bytes, and Content-Length says {self._declared}"
+            )
+        return body
+
+    async def _all(self) -> bytes | None:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._policy.max_request_bytes:
+                raise self._too_large()
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_large(self) -> Refusal:
+        most = self._policy.max_request_bytes
+        return Refusal(
+            413,
+            "body-too-large",
+            f"a request with an Idempotency-Key may have a body of {most} bytes, and this one is larger",
+        )
+
+
+class _ApplicationCall:
+    """Runs the application for one request and collects its answer; sends it on while it comes, once it is too large to be kept."""
+
+    def __init__(self, app: App, scope: Asgi, request: KeyedRequest, send: Send, most: int) -> None:
+        self._app, self._scope, self._request, self._send, self._most = app, scope, request, send, most
+        self.start: Asgi | None = None
+        self.parts: list[bytes] = []
+        self.sent = False
+        """The client has got the start of the answer."""
+        self._size = 0
+        self._complete = False
+        self._given = False
+        self._ended = asyncio.Event()
+
+    async def __call__(self, attempt: KeyAttempt) -> Reply:
+        # Without extensions an answer is nothing but a start and parts of a body.
+        state = {"key": self._request.text, "token": attempt.token, "protected": attempt.beating is not None}
+        scope = {**self._scope, "extensions": {}, "sparkonce": state}
+        try:
+            await self._app(scope, self._receive, self._collect)
+        finally:
+            self._ended.set()
+        if self.start is None or not self._complete:
+            raise RuntimeError("the application ended without an answer")
+        headers = tuple(
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in self.start.get("headers", ())
+        )
+        return Reply(self.start["status"], headers, b"".join(self.parts), self._size if self.sent else 0)
+
+    async def _receive(self) -> Asgi:
+        if not self._given:
+            self._given = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        await self._ended.wait()  # a client that leaves cancels nothing
+        return {"type": "http.disconnect"}
+
+    async def _collect(self, message: Asgi) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
+            return
+        if message["type"] != "http.response.body":
+            return
+        part = bytes(message.get("body", b""))
+        self._size += len(part)
+        self._complete = not message.get("more_body", False)
+        if self.sent:
+            await self._pass_on(part)
+            return
+        self.parts.append(part)
+        if self._size > self._most:
+            whole, self.parts, self.sent = b"".join(self.parts), [], True
+            assert self.start is not None
+            with suppress(Exception):
+                await self._send(self.start)
+            await self._pass_on(whole)
+
+    async def _pass_on(self, part: bytes) -> None:
+        with suppress(Exception):  # the client left, and the application goes on
+            await self._send({"type": "http.response.body", "body": part, "more_body": not self._complete})
+
+
+async def _respond(send: Send, call: _ApplicationCall, response: Response) -> None:
+    if response.own:
+        if not call.sent:
+            assert call.start is not None
+            await send(call.start)
+            await send({"type": "http.response.body", "body": response.reply.body})
+        return
+    if call.sent:
+        return  # the application's own answer is on its way already, and another one is recorded
+    reply = response.reply
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+    body = reply.body
+    if reply.omitted:
+        headers = [pair for pair in headers if pair[0] not in (b"content-type", b"content-encoding", b"etag")]
+        headers += [(b"content-type", b"application/json"), (b"idempotency-body", b"omitted")]
+        told = f"the request was carried out once with this status; its body of {reply.omitted} bytes was too large to be kept"
+        body = json.dumps({"status": reply.status, "bytes": reply.omitted, "detail": told}).encode()
+    if reply.status not in (204, 304):
+        headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": [*headers, REPLAYED]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_refusal(send: Send, refusal: Refusal) -> None:
+    await send_problem(send, refusal.status, refusal.title, str(refusal), retry_after=refusal.retry_after)
+
+
+async def send_problem(send: Send, status: int, title: str, detail: str, *, retry_after: float | None = None) -> None:
+    """An answer in RFC 9457's form."""
+    headers = [] if retry_after is None else [(b"retry-after", str(max(1, round(retry_after))).encode())]
+    told = {"type": f"urn:sparkonce:problem:{title}", "title": title, "status": status, "detail": detail}
+    await _send_json(send, status, told, b"application/problem+json", headers)
+
+
+async def _send_json(
+    send: Send,
+    status: int,
+    body: Mapping[str, Any],
+    media: bytes = b"application/json",
+    headers: list[tuple[bytes, bytes]] | None = None,
+) -> None:
+    text = json.dumps(body).encode()
+    sent = [(b"content-type", media), (b"content-length", str(len(text)).encode()), *(headers or [])]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": text})

@@ -1,0 +1,125 @@
+"""An ASGI application that forwards each request to one upstream and streams its answer back unchanged.
+
+What an error proves decides what becomes of a key. A connection that could not be made proves that nothing was sent, so the key is free
+(`Refusal`); any later error proves nothing (502, 504). Requests with a key therefore get a connection of their own: on one that is kept
+alive, an upstream that has just closed it cannot be told from one that died while it worked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import httpx
+
+from sparkonce.asgi import Asgi, Receive, Send, send_problem
+from sparkonce.errors import InvalidInput
+from sparkonce.replies.coordinator import Refusal
+
+LOG = logging.getLogger(__name__)
+
+CONNECTS = 5.0
+"""Seconds for a connection: an upstream that is there answers in milliseconds."""
+CONNECTIONS = 1000
+"""To the upstream at a time; further requests wait for one as long as for a connection."""
+
+_HOP = frozenset({
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+})  # fmt: skip
+"""Headers of one connection (RFC 9110, section 7.6.1)."""
+
+
+class Upstream:
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream. Raises: InvalidInput."""
+        parts = urlsplit(url)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+            or parts.username
+        ):
+            raise InvalidInput("the upstream is not http(s)://HOST[:PORT][/PATH]")
+        self._base = url.rstrip("/")
+        within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
+        kept = httpx.Limits(max_connections=CONNECTIONS)
+        single = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(timeout=within, limits=kept, trust_env=False)
+        self._of_keys = httpx.AsyncClient(timeout=within, limits=single, trust_env=False)
+
+    async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
+        """Raises: Refusal: the upstream was not reached."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._forward(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1003})  # of all that is left
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._client.aclose()
+        await self._of_keys.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _forward(self, scope: Asgi, receive: Receive, send: Send) -> None:
+        client = self._of_keys if "sparkonce" in scope else self._client
+        query = scope.get("query_string", b"")
+        path = scope.get("raw_path") or scope["path"].encode()
+        url = self._base + path.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
+        dropped = _HOP | {b"host"} | _named(scope["headers"])
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
+        has_body = any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+        request = client.build_request(
+            scope["method"], url, headers=headers, content=_body(receive) if has_body else None
+        )
+        began = False
+        try:
+            async with contextlib.aclosing(await client.send(request, stream=True)) as answer:
+                dropped = _HOP | _named(answer.headers.raw)
+                kept = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in dropped]
+                began = True
+                await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+                async for part in answer.aiter_raw():
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Refusal(
+                503,
+                "upstream-down",
+                "the service could not be reached, and nothing was sent; send the request again later",
+                retry_after=1,
+            ) from error
+        except httpx.TimeoutException:
+            await _failed(send, 504, "the service did not answer in time", began=began)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            LOG.warning("the upstream failed: %s", error)
+            await _failed(send, 502, "the connection to the service broke before it had answered", began=began)
+
+
+async def _failed(send: Send, status: int, what: str, *, began: bool) -> None:
+    if began:  # the answer is cut: the server must not end it as if it were whole
+        raise ConnectionError(what)
+    await send_problem(send, status, "upstream-failed", f"{what}: whether the request took effect is not known")
+
+
+def _named(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Headers that `Connection` names as belonging to the connection."""
+    named = b",".join(value for name, value in headers if name.lower() == b"connection")
+    return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise httpx.WriteError("the client left")
+        yield message.get("body", b"")
+        more = message.get("more_body", False)

@@ -1,0 +1,48 @@
+"""Opens a reply ledger from its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkonce import settings
+from sparkonce.errors import InvalidInput
+from sparkonce.replies.memory import MemoryReplies
+from sparkonce.replies.protocol import ReplyLedger
+from sparkonce.store.open import is_postgres, redacted
+from sparkonce.store.pooled import pooled
+
+MEMORY = "memory:"
+THREADS = 4
+"""Verbs of a SQLite ledger at a time: one writes, and replays are read meanwhile."""
+_KNOWN = f"{MEMORY}, sqlite:///PATH or postgresql://HOST/DATABASE"
+
+
+def open_replies(url: str, **options: Any) -> ReplyLedger:
+    """The ledger at an address, for callers on an event loop: its verbs suspend. `options`: as of the ledger's class.
+
+    Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
+    if url == MEMORY:
+        return MemoryReplies(**options)
+    if is_postgres(url):
+        return _postgres(url, **options)
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path or path == ":memory:":
+        raise InvalidInput(f"{redacted(url)!r} is no ledger of answers; use {_KNOWN}")
+    from sparkonce.replies.sqlite import SqliteReplies
+    from sparkonce.store.sqlite.database import BUSY_TIMEOUT
+
+    return pooled(
+        SqliteReplies(Path(path).expanduser(), **options), size=THREADS, patience=BUSY_TIMEOUT, remedy=" later"
+    )
+
+
+def _postgres(url: str, **options: Any) -> ReplyLedger:
+    try:
+        from sparkonce.replies.postgres import PostgresReplies
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"a ledger of answers in PostgreSQL needs {missing.name}, which is not installed; install sparkonce[postgres]"
+        ) from None
+    size, timeout = settings.postgres_pool(), settings.postgres_timeout()
+    return pooled(PostgresReplies(url, pool=size, timeout=timeout, **options), size=size, patience=timeout)
