@@ -165,7 +165,7 @@ def refused_by(port: int, folder: Path | None = None) -> bool:
 
 def objects_with(*sets: str) -> list[dict[str, Any]]:
     """The objects of a release with a bundled etcd and these settings."""
-    return rendered(sets=["etcd.bundled.enabled=true", "crds.install=false", *sets])
+    return rendered(sets=["etcd.bundled.enabled=true", "crds.install=false", *sets], fresh=True)
 
 
 def etcd_programs(folder: Path) -> Path:

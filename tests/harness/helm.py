@@ -61,15 +61,16 @@ def template(
     chart: Path = CHART,
     release: tuple[str, str] = (NAMESPACE, RELEASE),
     apis: Sequence[str] = (),
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """`helm template` with these files and settings, rendered once for each process. `release`: its namespace and name; `apis`: what the
-    cluster serves besides Kubernetes' own."""
+    cluster serves besides Kubernetes' own; `fresh`: rendered anew, so that the certificates that Helm draws are another release's."""
     namespace, name = release
     command: list[str | Path] = ["template", name, chart, "--namespace", namespace, "--kube-version", KUBE.version]
     command += [part for each in apis for part in ("--api-versions", each)]
     command += [part for each in sets for part in ("--set", each)]
     asked = (*map(str, command), *(file.read_text() for file in values))
-    if asked not in _TEMPLATES or chart != CHART:  # a test changes a copy of the chart, never the chart
+    if fresh or asked not in _TEMPLATES or chart != CHART:  # a test changes a copy of the chart, never the chart
         _TEMPLATES[asked] = helm(*command, *(part for file in values for part in ("--values", file)))
     return _TEMPLATES[asked]
 
