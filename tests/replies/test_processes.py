@@ -122,7 +122,8 @@ def test_keys_sent_again_until_answered_have_one_order_each_while_processes_are_
     over = threading.Event()
 
     def repeats(number: int) -> set[str]:
-        mine, answers = random.Random(seed + number), set()
+        mine = random.Random(seed + number)
+        answers: set[str] = set()
         while len(answers) == 0 or mine.random() < 0.7:
             try:
                 got = order(mine.choice(services).url, f"key-{number}", timeout=5.0)
