@@ -8,6 +8,8 @@
 
     sparkonce.read(spark, "lake/orders")
 
+    @sparkonce.idempotent(store="sqlite:///replies.db", key=lambda order: order)     # any function, without Spark
+
 Importing this module is cheap: names are resolved on first use.
 """
 
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkonce.driver.current import current
-    from sparkonce.errors import Fenced, KeyConflict, NotInJob, SparkonceError
+    from sparkonce.errors import CallRefused, Fenced, KeyConflict, NotInJob, RecordedFailure, SparkonceError
+    from sparkonce.functions import idempotent
     from sparkonce.local.notebook import job
     from sparkonce.sink.slotlog.reader import files, read
 
@@ -28,13 +31,19 @@ _HOMES = {
     "job": "sparkonce.local.notebook",
     "files": "sparkonce.sink.slotlog.reader",
     "read": "sparkonce.sink.slotlog.reader",
+    "idempotent": "sparkonce.functions",
+    "CallRefused": "sparkonce.errors",
+    "RecordedFailure": "sparkonce.errors",
     "Fenced": "sparkonce.errors",
     "KeyConflict": "sparkonce.errors",
     "NotInJob": "sparkonce.errors",
     "SparkonceError": "sparkonce.errors",
 }
 
-__all__ = ["Fenced", "KeyConflict", "NotInJob", "SparkonceError", "__version__", "current", "files", "job", "read"]
+__all__ = [
+    "CallRefused", "Fenced", "KeyConflict", "NotInJob", "RecordedFailure", "SparkonceError", "__version__", "current", "files",
+    "idempotent", "job", "read",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

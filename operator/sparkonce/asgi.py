@@ -17,27 +17,31 @@ Pure ASGI, without a framework's base class: those cancel the application when a
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
-from sparkonce.errors import InvalidInput
 from sparkonce.replies.coordinator import (
     KeyAttempt,
     KeyedRequest,
     NotDone,
-    Reconcile,
     Reconciled,
     Refusal,
     ReplyCoordinator,
     Response,
     Unknown,
 )
-from sparkonce.replies.fingerprint import fingerprint_of
-from sparkonce.replies.keys import KeyPolicy, bucket_of, key_hash, key_of
+from sparkonce.replies.exchange import (
+    asynchronous,
+    check_length,
+    checked_key,
+    keyed_request,
+    lifetime_of,
+    policy_of,
+    problem_of,
+    replay_of,
+)
+from sparkonce.replies.keys import KeyPolicy
 from sparkonce.replies.open import open_replies
 from sparkonce.replies.policy import ReplyPolicy, Scope, StoreDown
 from sparkonce.replies.protocol import Reply, ReplyLedger
@@ -46,15 +50,11 @@ __all__ = [
     "IdempotencyMiddleware", "KeyPolicy", "KeyedRequest", "NotDone", "Reply", "ReplyPolicy", "Scope", "StoreDown", "Unknown", "caller_of",
 ]  # fmt: skip
 
-LOG = logging.getLogger(__name__)
-
 Asgi = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Asgi]]
 Send = Callable[[Asgi], Awaitable[None]]
 App = Callable[[Asgi, Receive, Send], Awaitable[None]]
 
-REPLAYED = (b"idempotency-replayed", b"true")
-"""The header of every answer that another request's effect had; Stripe's and the Iceberg proposal's marker."""
 SHUTDOWN = 25.0
 """Seconds in which running requests may end at shutdown: below the 30 s that Kubernetes gives a pod."""
 
@@ -71,14 +71,6 @@ def caller_of(scope: Asgi) -> str:
                 return f"user:{getattr(user, name)}"
     found = [value for name, value in scope["headers"] if name in (b"authorization", b"cookie")]
     return "credentials:" + b"\n".join(found).decode("latin-1") if found else ""
-
-
-def iso_duration(seconds: float) -> str:
-    """ISO 8601, as Java's Duration reads it."""
-    whole = int(seconds)
-    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
-    parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{rest}S" if rest or not whole else ""]
-    return "PT" + "".join(parts)
 
 
 class IdempotencyMiddleware:
@@ -98,15 +90,10 @@ class IdempotencyMiddleware:
         path at which GET answers with the lifetime. `policy`, or its fields as `options`.
 
         Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
-        if policy is not None and options:
-            raise InvalidInput(f"give {', '.join(options)} to the policy, or no policy")
         self._app, self._caller, self._advertise = app, caller, advertise
-        try:
-            self._policy = policy or ReplyPolicy(**options)
-        except TypeError as error:
-            raise InvalidInput(f"IdempotencyMiddleware: {error}") from None
+        self._policy = policy_of(policy, options, by="IdempotencyMiddleware")
         self._ledger = open_replies(store) if isinstance(store, str) else store
-        self._reconcile = None if reconcile is None else _asynchronous(reconcile)
+        self._reconcile = asynchronous(reconcile)
         self._coordinator: ReplyCoordinator | None = None
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
@@ -118,7 +105,7 @@ class IdempotencyMiddleware:
             return
         method, path = scope["method"].upper(), scope["path"]
         if method == "GET" and path == self._advertise:
-            await _send_json(send, 200, {"idempotency-key-lifetime": iso_duration(self._policy.lifetime)})
+            await send_reply(send, lifetime_of(self._policy))
             return
         matched = self._policy.scope_of(method, path)
         values = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"idempotency-key"]
@@ -133,7 +120,7 @@ class IdempotencyMiddleware:
             call = _ApplicationCall(self._app, scope, request, send, self._policy.max_response_bytes)
             response = await self._here().answer(request, call)
         except Refusal as refusal:
-            await send_refusal(send, refusal)
+            await send_reply(send, problem_of(refusal))
             return
         await _respond(send, call, response)
 
@@ -159,57 +146,22 @@ class IdempotencyMiddleware:
 
     async def _read(self, scope: Asgi, matched: Scope, values: list[str], body_of: _RequestBody) -> KeyedRequest | None:
         """The whole request, or None: the client left. Raises: Refusal, and nothing is reserved."""
-        try:
-            key = key_of(values, self._policy.keys)
-        except InvalidInput as error:
-            raise Refusal(400, "bad-key", str(error)) from None
-        if key is None:
-            raise Refusal(
-                400,
-                "key-missing",
-                "this operation needs an Idempotency-Key header; send a new key for each new request",
-            )
+        key = checked_key(values, self._policy)
         body = await body_of.read()
         if body is None:
             return None
-        headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"])
-        method, path, caller = scope["method"].upper(), scope["path"], self._caller(scope)
-        shared = "" if self._policy.caller_in_key else caller
-        query = scope.get("query_string", b"").decode("latin-1")
-        fingerprint = fingerprint_of(
-            operation=matched.operation_of(method),
-            resource=path,
-            query=query,
-            headers=[("", shared), *(each for each in headers if each[0] in matched.matching_headers)],
-            content_type=next((value for name, value in headers if name == "content-type"), ""),
+        return keyed_request(
+            self._policy,
+            matched,
+            key,
+            caller=self._caller(scope),
+            method=scope["method"].upper(),
+            path=scope["path"],
+            query=scope.get("query_string", b"").decode("latin-1"),
+            headers=[(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]],
             body=body,
-        )
-        return KeyedRequest(
-            key=key_hash(key, service=self._policy.service, caller=caller if self._policy.caller_in_key else ""),
-            text=key,
-            caller=caller,
-            bucket=bucket_of(caller),
-            fingerprint=fingerprint,
-            method=method,
-            path=path,
-            query=query,
-            headers=headers,
-            body=body,
-            rerun=matched.rerun,
             more={"scope": scope},
         )
-
-
-def _asynchronous(hook: Callable[[KeyedRequest], Any]) -> Reconcile:
-    async def called(request: KeyedRequest) -> Reconciled:
-        found: Any = hook(request) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, request)
-        if inspect.isawaitable(found):
-            found = await found
-        if isinstance(found, Reply | NotDone | Unknown) or found in (NotDone, Unknown):
-            return cast(Reconciled, found)
-        raise TypeError(f"reconcile returned {type(found).__name__}; return a Reply, NotDone or Unknown")
-
-    return called
 
 
 class _RequestBody:
@@ -222,8 +174,7 @@ class _RequestBody:
 
     async def read(self) -> bytes | None:
         """None: the client left. Raises: Refusal."""
-        if self._declared is not None and self._declared > self._policy.max_request_bytes:
-            raise self._too_large()
+        check_length(self._declared, None, self._policy)
         try:
             async with asyncio.timeout(self._policy.body_timeout):
                 body = await self._all()
@@ -233,10 +184,8 @@ class _RequestBody:
                 "slow-body",
                 f"the body did not come within {self._policy.body_timeout:g} s; send the request again",
             ) from None
-        if body is not None and self._declared is not None and len(body) != self._declared:
-            raise Refusal(
-                400, "wrong-length", f"the body has {len(body)} bytes, and Content-Length says {self._declared}"
-            )
+        if body is not None:
+            check_length(self._declared, len(body), self._policy)
         return body
 
     async def _all(self) -> bytes | None:
@@ -248,19 +197,10 @@ class _RequestBody:
                 return None
             part = message.get("body", b"")
             size += len(part)
-            if size > self._policy.max_request_bytes:
-                raise self._too_large()
+            check_length(None, size, self._policy)
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)
-
-    def _too_large(self) -> Refusal:
-        most = self._policy.max_request_bytes
-        return Refusal(
-            413,
-            "body-too-large",
-            f"a request with an Idempotency-Key may have a body of {most} bytes, and this one is larger",
-        )
 
 
 class _ApplicationCall:
@@ -333,39 +273,10 @@ async def _respond(send: Send, call: _ApplicationCall, response: Response) -> No
         return
     if call.sent:
         return  # the application's own answer is on its way already, and another one is recorded
-    reply = response.reply
+    await send_reply(send, replay_of(response.reply))
+
+
+async def send_reply(send: Send, reply: Reply) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
-    body = reply.body
-    if reply.omitted:
-        headers = [pair for pair in headers if pair[0] not in (b"content-type", b"content-encoding", b"etag")]
-        headers += [(b"content-type", b"application/json"), (b"idempotency-body", b"omitted")]
-        told = f"the request was carried out once with this status; its body of {reply.omitted} bytes was too large to be kept"
-        body = json.dumps({"status": reply.status, "bytes": reply.omitted, "detail": told}).encode()
-    if reply.status not in (204, 304):
-        headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": reply.status, "headers": [*headers, REPLAYED]})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_refusal(send: Send, refusal: Refusal) -> None:
-    await send_problem(send, refusal.status, refusal.title, str(refusal), retry_after=refusal.retry_after)
-
-
-async def send_problem(send: Send, status: int, title: str, detail: str, *, retry_after: float | None = None) -> None:
-    """An answer in RFC 9457's form."""
-    headers = [] if retry_after is None else [(b"retry-after", str(max(1, round(retry_after))).encode())]
-    told = {"type": f"urn:sparkonce:problem:{title}", "title": title, "status": status, "detail": detail}
-    await _send_json(send, status, told, b"application/problem+json", headers)
-
-
-async def _send_json(
-    send: Send,
-    status: int,
-    body: Mapping[str, Any],
-    media: bytes = b"application/json",
-    headers: list[tuple[bytes, bytes]] | None = None,
-) -> None:
-    text = json.dumps(body).encode()
-    sent = [(b"content-type", media), (b"content-length", str(len(text)).encode()), *(headers or [])]
-    await send({"type": "http.response.start", "status": status, "headers": sent})
-    await send({"type": "http.response.body", "body": text})
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})

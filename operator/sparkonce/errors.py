@@ -57,6 +57,26 @@ class RecordTooNew(SparkonceError):
     """The record requires a newer reader (`min_reader`). It is left unclaimed and unchanged."""
 
 
+class CallRefused(SparkonceError):
+    """A call of an idempotent function was not carried out: its key is in use, was used for another call, or has an unknown outcome."""
+
+    def __init__(self, message: str, *, reason: str, retry_after: float | None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """As the title of an HTTP problem: `in-progress`, `key-reused`, `unknown-outcome`, `store-down`, ..."""
+        self.retry_after = retry_after
+        """Seconds after which a repetition may succeed; None: it will not."""
+
+
+class RecordedFailure(SparkonceError):
+    """The call was carried out before, and failed. It was not repeated."""
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """Class name of the exception that the call raised."""
+
+
 class NotInJob(SparkonceError):
     """`sparkonce.current()` was called outside an attempt."""
 

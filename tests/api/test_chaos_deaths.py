@@ -161,7 +161,8 @@ def writes(cluster: Cluster) -> Counter[str]:
     return counted
 
 
-@pytest.mark.parametrize("store", ["etcd", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.soak
+@pytest.mark.parametrize("store", ["etcd", "postgres"], indirect=True)
 def test_six_hundred_jobs_on_three_operators(fleet: Fleet, cluster: Cluster, kubeflow: FakeKubeflow, say: Say) -> None:
     """All jobs succeed, each with one application and one driver, and with few writes to the API server per job."""
     fleet.start(3)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sparkonce.asgi import App, Asgi, IdempotencyMiddleware, Receive, Send, send_refusal
+from sparkonce.asgi import App, Asgi, IdempotencyMiddleware, Receive, Send, send_reply
 from sparkonce.replies.coordinator import Refusal
+from sparkonce.replies.exchange import problem_of
 from sparkonce.replies.policy import ReplyPolicy
 from sparkonce.replies.protocol import ReplyLedger
 
@@ -19,4 +20,4 @@ class ProxyApp:
         try:
             await self._app(scope, receive, send)
         except Refusal as refusal:  # of a request without a key: the upstream was not reached
-            await send_refusal(send, refusal)
+            await send_reply(send, problem_of(refusal))

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from sparkonce.asgi import Asgi, Receive, Send, send_problem
+from sparkonce.asgi import Asgi, Receive, Send, send_reply
 from sparkonce.errors import InvalidInput
 from sparkonce.replies.coordinator import Refusal
+from sparkonce.replies.exchange import problem
 
 LOG = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Upstream:
 async def _failed(send: Send, status: int, what: str, *, began: bool) -> None:
     if began:  # the answer is cut: the server must not end it as if it were whole
         raise ConnectionError(what)
-    await send_problem(send, status, "upstream-failed", f"{what}: whether the request took effect is not known")
+    await send_reply(send, problem(status, "upstream-failed", f"{what}: whether the request took effect is not known"))
 
 
 def _named(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:

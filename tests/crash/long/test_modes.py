@@ -23,11 +23,11 @@ from sparkonce.sink.protocol import Committed, SinkKey
 FOREIGN, LATER = 1000, 2000
 """Numbers that another writer adds: before the job, and after its driver was killed."""
 STEPS = (
-    ("sink.delta.commit.before", "tx"),
-    ("sink.delta.commit.after", "tx"),
+    pytest.param("sink.delta.commit.before", "tx", marks=pytest.mark.soak),
+    pytest.param("sink.delta.commit.after", "tx", marks=pytest.mark.soak),
     ("driver.tx.between", "tx"),
     ("sink.iceberg.commit.before", "tx"),
-    ("sink.iceberg.commit.after", "tx"),
+    pytest.param("sink.iceberg.commit.after", "tx", marks=pytest.mark.soak),
     ("driver.stage.after", "plain"),
     ("sink.delta.commit.before", "plain"),
     ("sink.delta.commit.after", "plain"),
