@@ -71,7 +71,7 @@ def idempotent(
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         called = name or f"{function.__module__}.{function.__qualname__}"
-        calls = _Calls(called, inspect.signature(function), policy, key, reconcile, failures)
+        calls = _FunctionCalls(called, inspect.signature(function), policy, key, reconcile, failures)
         hook = None if reconcile is None else asynchronous(calls.verdict)
         if inspect.iscoroutinefunction(function):
             return cast(Callable[P, R], _of_a_loop(function, calls, store, policy, hook))
@@ -81,7 +81,7 @@ def idempotent(
 
 
 def _of_threads(
-    function: Callable[P, R], calls: _Calls, store: str, policy: ReplyPolicy, hook: Reconcile | None
+    function: Callable[P, R], calls: _FunctionCalls, store: str, policy: ReplyPolicy, hook: Reconcile | None
 ) -> Callable[P, R]:
     threads = ThreadCoordinator(lambda: open_replies(store), policy, hook)
 
@@ -105,7 +105,11 @@ def _of_threads(
 
 
 def _of_a_loop(
-    function: Callable[..., Awaitable[Any]], calls: _Calls, store: str, policy: ReplyPolicy, hook: Reconcile | None
+    function: Callable[..., Awaitable[Any]],
+    calls: _FunctionCalls,
+    store: str,
+    policy: ReplyPolicy,
+    hook: Reconcile | None,
 ) -> Callable[..., Awaitable[Any]]:
     coordinators: list[ReplyCoordinator] = []
 
@@ -132,7 +136,7 @@ def _of_a_loop(
 
 
 @dataclass(frozen=True)
-class _Calls:
+class _FunctionCalls:
     """How calls of one function become requests, and what it returns becomes an answer."""
 
     name: str

@@ -1,6 +1,6 @@
 """Idempotency for any WSGI service (Flask, Django, Bottle): the twin of `sparkonce.asgi`, with the same rules and options.
 
-    app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, store="postgresql://db/orders", reconcile=reconcile)
+    app.wsgi_app = WsgiIdempotencyMiddleware(app.wsgi_app, store="postgresql://db/orders", reconcile=reconcile)
 
 The request runs in the thread in which the server called the middleware, so a repetition that waits holds its thread, as every request of
 a WSGI server does. Set `wait` below the server's own time limit. An answer is collected before it is sent, on disk if it is large.
@@ -30,7 +30,7 @@ from sparkonce.replies.policy import ReplyPolicy
 from sparkonce.replies.protocol import Reply
 from sparkonce.replies.threads import ThreadCoordinator
 
-__all__ = ["IdempotencyMiddleware", "caller_of"]
+__all__ = ["WsgiIdempotencyMiddleware", "caller_of"]
 
 Environ = MutableMapping[str, Any]
 StartResponse = Callable[..., Any]
@@ -50,7 +50,7 @@ def caller_of(environ: Mapping[str, Any]) -> str:
     return "credentials:" + "\n".join(found) if found else ""
 
 
-class IdempotencyMiddleware:
+class WsgiIdempotencyMiddleware:
     def __init__(
         self,
         app: App,
@@ -67,7 +67,7 @@ class IdempotencyMiddleware:
 
         Raises: InvalidInput."""
         self._app, self._caller, self._advertise = app, caller, advertise
-        self._policy = policy_of(policy, options, by="IdempotencyMiddleware")
+        self._policy = policy_of(policy, options, by="WsgiIdempotencyMiddleware")
         self._coordinator = ThreadCoordinator(lambda: open_replies(store), self._policy, asynchronous(reconcile))
 
     def close(self, *, grace: float = SHUTDOWN) -> None:

@@ -12,10 +12,10 @@ import pytest
 from harness.clocks import Clocks
 from harness.postgres import server
 from sparkonce.blocking import run
-from sparkonce.replies.memory import MemoryReplies
-from sparkonce.replies.postgres import PostgresReplies
+from sparkonce.replies.ledger.memory import MemoryReplies
+from sparkonce.replies.ledger.postgres import PostgresReplies
+from sparkonce.replies.ledger.sqlite import SqliteReplies
 from sparkonce.replies.protocol import ReplyLedger
-from sparkonce.replies.sqlite import SqliteReplies
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from harness.clocks import Clocks
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, StoreFull
-from sparkonce.replies import rules
+from sparkonce.replies.ledger import rules
+from sparkonce.replies.ledger.sqlite import SqliteReplies
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyLedger, Reservation, WriteOutcome
-from sparkonce.replies.sqlite import SqliteReplies
 
 KEY, OTHER = "aa" * 32, "bb" * 32
 DONE = Reply(201, (("location", "/orders/1"),), b'{"id": 1}')

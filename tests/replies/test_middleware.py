@@ -21,7 +21,7 @@ from harness.postgres import server
 from sparkonce.asgi import IdempotencyMiddleware, KeyedRequest, NotDone, Reply, Scope, Unknown
 from sparkonce.errors import InvalidInput, StoreUnavailable, StoreUnusable
 from sparkonce.replies.exchange import iso_duration
-from sparkonce.replies.memory import MemoryReplies
+from sparkonce.replies.ledger.memory import MemoryReplies
 from sparkonce.replies.open import open_replies
 from sparkonce.replies.protocol import ReplyLedger, Reservation
 

@@ -17,10 +17,10 @@ import pytest
 from harness import effort
 from harness.clocks import Clocks
 from sparkonce.blocking import run
-from sparkonce.replies import rules
-from sparkonce.replies.memory import MemoryReplies
+from sparkonce.replies.ledger import rules
+from sparkonce.replies.ledger.memory import MemoryReplies
+from sparkonce.replies.ledger.sqlite import SqliteReplies
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyLedger, WriteOutcome
-from sparkonce.replies.sqlite import SqliteReplies
 
 KEY = "ab" * 32
 LEASE, LIFETIME = 10.0, 100_000.0
@@ -189,7 +189,7 @@ def test_a_missing_rule_of_the_ledger_is_found(rule: str, monkeypatch: pytest.Mo
     """Each mutant of the rules breaks a schedule."""
     verb, mutant = MUTANTS[rule]
     real = getattr(rules, verb)
-    monkeypatch.setattr("sparkonce.replies.memory.rules", _Mutated(verb, mutant))
+    monkeypatch.setattr("sparkonce.replies.ledger.memory.rules", _Mutated(verb, mutant))
     assert real is getattr(rules, verb)
     assert _found_by(500)
 

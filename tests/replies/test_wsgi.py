@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparkonce.asgi import KeyedRequest, NotDone, Reply
-from sparkonce.wsgi import IdempotencyMiddleware
+from sparkonce.wsgi import WsgiIdempotencyMiddleware
 
 
 class Application:
@@ -74,8 +74,8 @@ def ask(
 
 
 @contextmanager
-def guarded(application: Any, store: str = "memory:", **options: Any) -> Iterator[IdempotencyMiddleware]:
-    app = IdempotencyMiddleware(
+def guarded(application: Any, store: str = "memory:", **options: Any) -> Iterator[WsgiIdempotencyMiddleware]:
+    app = WsgiIdempotencyMiddleware(
         application, store=store, **({"lease": 30.0, "pause": 0.2, "store_patience": 30.0} | options)
     )
     yield app

@@ -127,6 +127,8 @@ class ReplyCoordinator:
         self._ledger, self._policy, self._reconcile = ledger, policy, reconcile
         self._followers = Followers(ledger, most=policy.max_waiting)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._giving_back: set[asyncio.Task[Any]] = set()
+        """Tasks that free keys for which nothing ran: nothing is lost by their end but time."""
         self._insisting = 0
         self._purged_at = time.monotonic()
 
@@ -149,7 +151,7 @@ class ReplyCoordinator:
                 LOG.warning("a key could not be reserved: %s", error)
                 return await self._without_ledger(request, nonce, effect)
             except asyncio.CancelledError:  # the client left, and its reservation may have landed
-                self._insist(lambda: self._give_back(request, nonce))
+                self._insist(lambda: self._give_back(request, nonce), among=self._giving_back)
                 raise
             record = found.record
             if found.standing is KeyStanding.OWNED:
@@ -179,6 +181,8 @@ class ReplyCoordinator:
 
     async def close(self, *, grace: float) -> None:
         """Waits up to `grace` seconds for running requests; what is left is unknown to later requests, as after a crash."""
+        for task in self._giving_back:
+            task.cancel()
         ends = time.monotonic() + grace
         while self._tasks and (rest := ends - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=rest)
@@ -321,7 +325,7 @@ class ReplyCoordinator:
                 self._insist(lambda: self._record_late(request, nonce, reply))
             return Response(reply, own=True)
 
-        self._insist(lambda: self._give_back(request, nonce))
+        self._insist(lambda: self._give_back(request, nonce), among=self._giving_back)
         raise _store_down()
 
     async def _give_back(self, request: KeyedRequest, nonce: str) -> None:
@@ -369,11 +373,11 @@ class ReplyCoordinator:
         await verb()
         self._followers.settled(key)
 
-    def _insist(self, verb: Callable[[], Awaitable[Any]]) -> None:
+    def _insist(self, verb: Callable[[], Awaitable[Any]], *, among: set[asyncio.Task[Any]] | None = None) -> None:
         if self._insisting >= INSISTING:
             return
         self._insisting += 1
-        task = self._spawn(self._until_answered(verb))
+        task = self._spawn(self._until_answered(verb), among=among)
 
         def ended(_: asyncio.Task[Any]) -> None:
             self._insisting -= 1
@@ -405,10 +409,11 @@ class ReplyCoordinator:
 
     # --- tasks
 
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _spawn(self, work: Coroutine[Any, Any, T], *, among: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[T]:
+        tasks = self._tasks if among is None else among
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:

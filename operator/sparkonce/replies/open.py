@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkonce import settings
 from sparkonce.errors import InvalidInput
-from sparkonce.replies.memory import MemoryReplies
+from sparkonce.replies.ledger.memory import MemoryReplies
 from sparkonce.replies.protocol import ReplyLedger
 from sparkonce.store.open import is_postgres, redacted
 from sparkonce.store.pooled import pooled
@@ -29,7 +29,7 @@ def open_replies(url: str, **options: Any) -> ReplyLedger:
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path == ":memory:":
         raise InvalidInput(f"{redacted(url)!r} is no ledger of answers; use {_KNOWN}")
-    from sparkonce.replies.sqlite import SqliteReplies
+    from sparkonce.replies.ledger.sqlite import SqliteReplies
     from sparkonce.store.sqlite.database import BUSY_TIMEOUT
 
     return pooled(
@@ -39,7 +39,7 @@ def open_replies(url: str, **options: Any) -> ReplyLedger:
 
 def _postgres(url: str, **options: Any) -> ReplyLedger:
     try:
-        from sparkonce.replies.postgres import PostgresReplies
+        from sparkonce.replies.ledger.postgres import PostgresReplies
     except ModuleNotFoundError as missing:
         raise InvalidInput(
             f"a ledger of answers in PostgreSQL needs {missing.name}, which is not installed; install sparkonce[postgres]"

@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from sparkonce.errors import InvalidInput
-from sparkonce.replies.codec import LARGEST, is_header
 from sparkonce.replies.keys import KeyPolicy
+from sparkonce.replies.ledger.codec import LARGEST, is_header
 from sparkonce.replies.protocol import Reply
 
 RELEASES = frozenset({401, 403, 408, 425, 429})

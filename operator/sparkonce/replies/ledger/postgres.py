@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import LiteralString
 
-from sparkonce.replies.ceilings import KEYS, KEYS_OF_CALLER
+from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER
+from sparkonce.replies.ledger.sql import ReplyReader, ReplyTransaction, SqlReplies
 from sparkonce.replies.protocol import ReplyRecord, StoreTime
-from sparkonce.replies.sql import ReplyReader, ReplyTransaction, SqlReplies
 from sparkonce.store.postgres.address import parsed
 from sparkonce.store.postgres.database import POOL, PostgresDatabase
 from sparkonce.store.postgres.schema import META, META_STATEMENTS, PostgresTables

@@ -6,11 +6,11 @@ import heapq
 import time
 from collections.abc import Callable
 
-from sparkonce.replies import rules
-from sparkonce.replies.ceilings import KEYS, KEYS_OF_CALLER, Ceilings
-from sparkonce.replies.codec import to_row
+from sparkonce.replies.ledger import rules
+from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER, Ceilings
+from sparkonce.replies.ledger.codec import to_row
+from sparkonce.replies.ledger.rules import ReplyWrite
 from sparkonce.replies.protocol import Reply, ReplyRecord, Reservation, StoreTime, WriteOutcome
-from sparkonce.replies.rules import ReplyWrite
 
 SPARE = 1000
 """Outdated entries in the heap of expiries before it is made anew."""

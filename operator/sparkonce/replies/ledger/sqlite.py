@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from sparkonce.replies.ceilings import KEYS, KEYS_OF_CALLER
+from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER
+from sparkonce.replies.ledger.sql import ReplyReader, ReplyTransaction, SqlReplies
 from sparkonce.replies.protocol import ReplyRecord, StoreTime
-from sparkonce.replies.sql import ReplyReader, ReplyTransaction, SqlReplies
 from sparkonce.store.sqlite.database import BUSY_TIMEOUT, SqliteDatabase
 from sparkonce.store.sqlite.schema import META, META_STATEMENTS, SqliteTables
 

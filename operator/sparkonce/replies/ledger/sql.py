@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from sparkonce.replies import rules
-from sparkonce.replies.ceilings import KEYS, KEYS_OF_CALLER, Ceilings
-from sparkonce.replies.codec import from_row, to_row
+from sparkonce.replies.ledger import rules
+from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER, Ceilings
+from sparkonce.replies.ledger.codec import from_row, to_row
+from sparkonce.replies.ledger.rules import ReplyWrite
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyRecord, Reservation, StoreTime, WriteOutcome
-from sparkonce.replies.rules import ReplyWrite
 
 T = TypeVar("T")
 
