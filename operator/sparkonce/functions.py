@@ -154,7 +154,7 @@ class _FunctionCalls:
             body = rfc8785.dumps(bound.arguments)
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidInput(f"{self.name}: its arguments cannot be expressed as JSON ({error})") from None
-        text = self.key(*args, **kwargs)
+        text = self.key(*bound.args, **bound.kwargs)
         if not isinstance(text, str):
             raise InvalidInput(f"{self.name}: its key is no text, but a {type(text).__name__}")
         try:
@@ -171,7 +171,7 @@ class _FunctionCalls:
             query="",
             headers=[("content-type", "application/json")],
             body=body,
-            more={"args": args, "kwargs": kwargs},
+            more={"args": bound.args, "kwargs": bound.kwargs},
         )
 
     def recorded(self, result: Any) -> Reply:

@@ -21,7 +21,7 @@ def guarded(store: str, calls: list[Any], *, result: Any = None, **options: Any)
     """A function that notes its calls. `result`: a value, or an exception to raise."""
 
     @sparkonce.idempotent(store=store, key=lambda order, amount: order, **(OPTIONS | options))
-    def charge(order: str, amount: int) -> Any:
+    def charge(order: str, amount: int = 100) -> Any:
         """Charges."""
         calls.append((order, amount))
         if isinstance(result, BaseException):
@@ -39,7 +39,7 @@ def test_a_call_is_carried_out_once_and_its_result_is_json(tmp_path: Path) -> No
     assert (
         charge("o1", 100) == charge("o1", 100) == guarded(store, calls)("o1", 100) == {"charged": 100, "parts": [1, 2]}
     )
-    assert charge(amount=100, order="o1") == charge("o1", 100)
+    assert charge("o1") == charge(amount=100, order="o1") == charge("o1", 100)
     assert charge("o2", 100)["charged"] == 100
     assert calls == [("o1", 100), ("o2", 100)]
     assert (charge.__name__, charge.__doc__) == ("charge", "Charges.")

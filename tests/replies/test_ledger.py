@@ -106,6 +106,8 @@ def test_r11_of_many_that_see_one_stale_owner_one_takes_over(ledger: ReplyLedger
     assert outcomes == [WriteOutcome.WRITTEN, WriteOutcome.LOST, WriteOutcome.LOST]
     assert take_over(ledger, "1a", "2b") is WriteOutcome.WRITTEN
     assert looked(ledger).record.takeovers == 1
+    clocks.move(10)
+    assert take_over(ledger, "1a", "3c") is WriteOutcome.LOST, "it saw the first claim, not the taker's"
 
 
 def test_r08_a_lost_reply_to_a_takeover_never_makes_its_caller_the_first_owner(

@@ -23,7 +23,7 @@ from sparkonce.errors import InvalidInput, StoreUnavailable, StoreUnusable
 from sparkonce.replies.exchange import iso_duration
 from sparkonce.replies.ledger.memory import MemoryReplies
 from sparkonce.replies.open import open_replies
-from sparkonce.replies.protocol import ReplyLedger, Reservation
+from sparkonce.replies.protocol import ReplyLedger, Reservation, WriteOutcome
 
 
 def short() -> float:
@@ -374,6 +374,38 @@ def test_r11_one_of_many_followers_reconciles(url: str | ReplyLedger) -> None:
     async def scenario() -> None:
         service = Service(Reply(500))
         async with guarded(service, url, reconcile=reconcile) as app:
+            await ask(app)
+            answers = await asyncio.gather(*(ask(app) for _ in range(20)))
+        assert {(each.status, each.body) for each in answers} == {(200, b"found")}
+        assert (service.effects, asked) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_r11_followers_that_see_a_stale_key_at_the_same_time_reconcile_once() -> None:
+    """R-11: all of them ask to take it over before the first is answered."""
+    asked = 0
+
+    class Slow(MemoryReplies):
+        takers = 0
+
+        async def take_over(self, key: str, **given: Any) -> WriteOutcome:
+            self.takers += 1
+            if self.takers == 20:
+                all_asked.set()
+            await all_asked.wait()
+            return await super().take_over(key, **given)
+
+    all_asked = asyncio.Event()
+
+    async def reconcile(_: KeyedRequest) -> Reply:
+        nonlocal asked
+        asked += 1
+        return Reply(200, body=b"found")
+
+    async def scenario() -> None:
+        service = Service(Reply(500))
+        async with guarded(service, Slow(), reconcile=reconcile) as app:
             await ask(app)
             answers = await asyncio.gather(*(ask(app) for _ in range(20)))
         assert {(each.status, each.body) for each in answers} == {(200, b"found")}
