@@ -32,14 +32,17 @@ from sparkonce.replies.coordinator import (
     Unknown,
 )
 from sparkonce.replies.exchange import (
+    SHUTDOWN,
     asynchronous,
     check_length,
     checked_key,
+    declared_length,
     keyed_request,
     lifetime_of,
     policy_of,
     problem_of,
     replay_of,
+    state_of,
 )
 from sparkonce.replies.keys import KeyPolicy
 from sparkonce.replies.open import open_replies
@@ -54,9 +57,6 @@ Asgi = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Asgi]]
 Send = Callable[[Asgi], Awaitable[None]]
 App = Callable[[Asgi, Receive, Send], Awaitable[None]]
-
-SHUTDOWN = 25.0
-"""Seconds in which running requests may end at shutdown: below the 30 s that Kubernetes gives a pod."""
 
 
 def caller_of(scope: Asgi) -> str:
@@ -85,9 +85,9 @@ class IdempotencyMiddleware:
         policy: ReplyPolicy | None = None,
         **options: Any,
     ) -> None:
-        """`store`: an address (`memory:`, `sqlite:///PATH`) or an open ledger. `reconcile`: decides what became of a request whose outcome
-        is unknown; without it such a key is answered 503 until its lifetime ends. `caller`: text that tells callers apart. `advertise`: a
-        path at which GET answers with the lifetime. `policy`, or its fields as `options`.
+        """`store`: an address (`open_replies`) or an open ledger. `reconcile`: decides what became of a request whose outcome is unknown;
+        without it such a key is answered 503 until its lifetime ends. `caller`: text that identifies the caller. `advertise`: a path at
+        which GET answers with the lifetime. `policy`, or its fields as `options`.
 
         Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         self._app, self._caller, self._advertise = app, caller, advertise
@@ -109,10 +109,10 @@ class IdempotencyMiddleware:
             return
         matched = self._policy.scope_of(method, path)
         values = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"idempotency-key"]
-        if matched is None or not (values or matched.required):
-            await self._app(scope, receive, send)
-            return
         try:
+            if matched is None or not (values or matched.required):
+                await self._app(scope, receive, send)
+                return
             body_of = _RequestBody(scope, receive, self._policy)
             request = await self._read(scope, matched, values, body_of)
             if request is None:
@@ -170,7 +170,7 @@ class _RequestBody:
     def __init__(self, scope: Asgi, receive: Receive, policy: ReplyPolicy) -> None:
         self._receive, self._policy = receive, policy
         lengths = [value for name, value in scope["headers"] if name.lower() == b"content-length"]
-        self._declared = int(lengths[0]) if lengths and lengths[0].isdigit() and len(lengths[0]) < 19 else None
+        self._declared = declared_length(lengths[0].decode("latin-1")) if lengths else None
 
     async def read(self) -> bytes | None:
         """None: the client left. Raises: Refusal."""
@@ -209,7 +209,7 @@ class _ApplicationCall:
     def __init__(self, app: App, scope: Asgi, request: KeyedRequest, send: Send, most: int) -> None:
         self._app, self._scope, self._request, self._send, self._most = app, scope, request, send, most
         self.start: Asgi | None = None
-        self.parts: list[bytes] = []
+        self._parts: list[bytes] = []
         self.sent = False
         """The client has got the start of the answer."""
         self._size = 0
@@ -219,8 +219,7 @@ class _ApplicationCall:
 
     async def __call__(self, attempt: KeyAttempt) -> Reply:
         # Without extensions an answer is nothing but a start and parts of a body.
-        state = {"key": self._request.text, "token": attempt.token, "protected": attempt.beating is not None}
-        scope = {**self._scope, "extensions": {}, "sparkonce": state}
+        scope = {**self._scope, "extensions": {}, "sparkonce": state_of(self._request, attempt)}
         try:
             await self._app(scope, self._receive, self._collect)
         finally:
@@ -230,7 +229,7 @@ class _ApplicationCall:
         headers = tuple(
             (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in self.start.get("headers", ())
         )
-        return Reply(self.start["status"], headers, b"".join(self.parts), self._size if self.sent else 0)
+        return Reply(self.start["status"], headers, b"".join(self._parts), self._size if self.sent else 0)
 
     async def _receive(self) -> Asgi:
         if not self._given:
@@ -251,9 +250,9 @@ class _ApplicationCall:
         if self.sent:
             await self._pass_on(part)
             return
-        self.parts.append(part)
+        self._parts.append(part)
         if self._size > self._most:
-            whole, self.parts, self.sent = b"".join(self.parts), [], True
+            whole, self._parts, self.sent = b"".join(self._parts), [], True
             assert self.start is not None
             with suppress(Exception):
                 await self._send(self.start)

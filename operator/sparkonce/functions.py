@@ -38,7 +38,7 @@ from sparkonce.replies.coordinator import (
     ReplyCoordinator,
     Unknown,
 )
-from sparkonce.replies.exchange import asynchronous, keyed_request, policy_of
+from sparkonce.replies.exchange import called, keyed_request, policy_of
 from sparkonce.replies.open import open_replies
 from sparkonce.replies.policy import ReplyPolicy, Scope
 from sparkonce.replies.protocol import Reply
@@ -70,9 +70,9 @@ def idempotent(
     policy = policy_of(None, options, by="idempotent")
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        called = name or f"{function.__module__}.{function.__qualname__}"
-        calls = _FunctionCalls(called, inspect.signature(function), policy, key, reconcile, failures)
-        hook = None if reconcile is None else asynchronous(calls.verdict)
+        full_name = name or f"{function.__module__}.{function.__qualname__}"
+        calls = _FunctionCalls(full_name, inspect.signature(function), policy, key, reconcile, failures)
+        hook = None if reconcile is None else calls.verdict
         if inspect.iscoroutinefunction(function):
             return cast(Callable[P, R], _of_a_loop(function, calls, store, policy, hook))
         return _of_threads(function, calls, store, policy, hook)
@@ -86,7 +86,7 @@ def _of_threads(
     threads = ThreadCoordinator(lambda: open_replies(store), policy, hook)
 
     @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def once(*args: P.args, **kwargs: P.kwargs) -> R:
         def effect(_: KeyAttempt) -> Reply:
             try:
                 return calls.recorded(function(*args, **kwargs))
@@ -101,7 +101,7 @@ def _of_threads(
             raise _refused(refusal) from None
         return cast(R, _result(response.reply, raised))
 
-    return called
+    return once
 
 
 def _of_a_loop(
@@ -114,7 +114,7 @@ def _of_a_loop(
     coordinators: list[ReplyCoordinator] = []
 
     @functools.wraps(function)
-    async def called(*args: Any, **kwargs: Any) -> Any:
+    async def once(*args: Any, **kwargs: Any) -> Any:
         if not coordinators:  # here: a ledger's connections belong to the loop of its first verb
             coordinators.append(ReplyCoordinator(open_replies(store), policy, hook))
 
@@ -132,7 +132,7 @@ def _of_a_loop(
             raise _refused(refusal) from None
         return _result(response.reply, raised)
 
-    return called
+    return once
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,7 @@ class _FunctionCalls:
 
     async def verdict(self, request: KeyedRequest) -> Reconciled:
         assert self.reconcile is not None
-        found: Any = self.reconcile(*request.more["args"], **request.more["kwargs"])
-        if inspect.isawaitable(found):
-            found = await found
+        found = await called(self.reconcile, *request.more["args"], **request.more["kwargs"])
         undecided = found is NotDone or found is Unknown or isinstance(found, NotDone | Unknown)
         return cast(Reconciled, found) if undecided else self.recorded(found)
 

@@ -8,6 +8,7 @@ a WSGI server does. Set `wait` below the server's own time limit. An answer is c
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
@@ -16,14 +17,17 @@ from typing import IO, Any, Self
 
 from sparkonce.replies.coordinator import KeyAttempt, KeyedRequest, Reconciled, Refusal
 from sparkonce.replies.exchange import (
+    SHUTDOWN,
     asynchronous,
     check_length,
     checked_key,
+    declared_length,
     keyed_request,
     lifetime_of,
     policy_of,
     problem_of,
     replay_of,
+    state_of,
 )
 from sparkonce.replies.open import open_replies
 from sparkonce.replies.policy import ReplyPolicy
@@ -38,8 +42,6 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 CHUNK = 64 * 1024
 """Bytes of a large answer that are read from disk at a time."""
-SHUTDOWN = 25.0
-"""As of `sparkonce.asgi`."""
 
 
 def caller_of(environ: Mapping[str, Any]) -> str:
@@ -107,8 +109,7 @@ class WsgiIdempotencyMiddleware:
 
     def _body(self, environ: Environ) -> bytes:
         """Raises: Refusal."""
-        text = str(environ.get("CONTENT_LENGTH") or "")
-        declared = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+        declared = declared_length(str(environ.get("CONTENT_LENGTH") or ""))
         check_length(declared, None, self._policy)
         if declared is None and not environ.get("wsgi.input_terminated"):
             return b""  # a server that does not end the input of a chunked request
@@ -143,8 +144,11 @@ class _WsgiCall:
 
     def __call__(self, attempt: KeyAttempt) -> Reply:
         self._file = tempfile.SpooledTemporaryFile(max_size=self._most)  # noqa: SIM115 - closed by this context, or once it is sent
-        state = {"key": self._request.text, "token": attempt.token, "protected": attempt.beating is not None}
-        environ = {**self._environ, "wsgi.input": _input(self._request.body), "sparkonce": state}
+        environ = {
+            **self._environ,
+            "wsgi.input": io.BytesIO(self._request.body),
+            "sparkonce": state_of(self._request, attempt),
+        }
         answer = self._app(environ, self._started)
         try:
             for part in answer:
@@ -184,12 +188,6 @@ def _parts(whole: IO[bytes]) -> Iterator[bytes]:
     with whole:
         while part := whole.read(CHUNK):
             yield part
-
-
-def _input(body: bytes) -> IO[bytes]:
-    import io
-
-    return io.BytesIO(body)
 
 
 def _sent(start_response: StartResponse, reply: Reply) -> Iterable[bytes]:

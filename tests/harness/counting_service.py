@@ -31,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if "slow" in asked:
-            time.sleep(float(asked["slow"]))
+            time.sleep(float(asked["slow"]))  # other requests with the key arrive meanwhile
         with LOCK:
             descriptor = os.open(FILE, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
             os.write(descriptor, body.replace(b"\n", b" ") + b"\n")
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.close()
             return
         if "silent" in asked:
-            time.sleep(3600)
+            time.sleep(3600)  # longer than any proxy waits: the test ends this process
         self.answer(
             int(asked.get("status", "201")), b"x" * int(asked["size"]) if "size" in asked else str(number).encode()
         )

@@ -164,3 +164,18 @@ def test_a_large_result_is_given_once() -> None:
     with pytest.raises(RecordedFailure, match="the call succeeded; its result of 300002 bytes was too large"):
         charge("o1", 1)
     assert calls == [("o1", 1)]
+
+
+def test_a_plain_hook_never_blocks_the_loop_that_keeps_claims_alive() -> None:
+    """It runs in a thread of its own, as a service's hook does."""
+    asked: list[str] = []
+
+    def reconcile(order: str, amount: int) -> Any:
+        asked.append(threading.current_thread().name)
+        return amount
+
+    charge = guarded("memory:", [], result=OSError("x"), reconcile=reconcile)
+    with pytest.raises(OSError, match="x"):
+        charge("o1", 1)
+    assert charge("o1", 1) == 1
+    assert asked[0] != "sparkonce-replies"

@@ -128,13 +128,13 @@ def test_keys_sent_again_until_answered_have_one_order_each_while_processes_are_
             try:
                 got = order(mine.choice(services).url, f"key-{number}", timeout=5.0)
             except httpx.TransportError:
-                time.sleep(0.1)
+                time.sleep(0.1)  # a client between two tries, while a service starts again
                 continue
             if got.status_code == 201:
                 answers.add(got.text)
             else:
                 assert got.status_code in (409, 500, 503), got.text
-                time.sleep(0.2)
+                time.sleep(0.2)  # likewise: the answer is awaited by the next try
         return answers
 
     def strikes() -> None:

@@ -36,6 +36,7 @@ from sparkonce.errors import RecordUnreadable, SparkonceError, StoreFull, StoreU
 from sparkonce.failpoints import hit
 from sparkonce.replies.beating import Beating, ClaimLost
 from sparkonce.replies.followers import Followers
+from sparkonce.replies.keys import bucket_of
 from sparkonce.replies.policy import Finality, ReplyPolicy, StoreDown
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyLedger, ReplyRecord, Reservation, WriteOutcome
 
@@ -72,8 +73,6 @@ class KeyedRequest:
     text: str
     """The key as the client chose it."""
     caller: str
-    bucket: str
-    """Stands for the caller in ceilings."""
     fingerprint: str
     method: str
     path: str
@@ -103,13 +102,12 @@ class Response:
     """What the client gets."""
 
     reply: Reply
-    replayed: bool = False
-    own: bool = False
-    """From this request's own effect, which may have sent parts of it already."""
+    own: bool
+    """From this request's own effect, which may have sent parts of it already. Otherwise the recorded answer, of another request."""
 
 
-Effect = Callable[[KeyAttempt], Awaitable[Reply]]
-Reconcile = Callable[[KeyedRequest], Awaitable[Reconciled]]
+Effect = Callable[[KeyAttempt], Coroutine[Any, Any, Reply]]
+Reconcile = Callable[[KeyedRequest], Coroutine[Any, Any, Reconciled]]
 
 
 class Refusal(Exception):
@@ -165,7 +163,7 @@ class ReplyCoordinator:
                 )
             if found.standing is KeyStanding.ANSWERED:
                 assert record.reply is not None
-                return Response(record.reply, replayed=True)
+                return Response(record.reply, own=False)
             if found.standing is KeyStanding.STALE:
                 answer = await self._stale(request, record, nonce, effect)
                 if answer is not None:
@@ -197,11 +195,11 @@ class ReplyCoordinator:
         policy = self._policy
         return await self._ledger.reserve(
             request.key,
-            caller=request.bucket,
+            caller=bucket_of(request.caller),
             fingerprint=request.fingerprint,
             nonce=nonce,
             lease=policy.lease,
-            lifetime=policy.lifetime + policy.grace,
+            lifetime=policy.kept_for,
         )
 
     async def _own(self, request: KeyedRequest, nonce: str, effect: Effect, *, sent: float, token: int) -> Response:
@@ -212,7 +210,7 @@ class ReplyCoordinator:
         assert attempt.beating is not None
         hit("replies.effect.before")
         try:
-            reply = await attempt.beating.bounded(_awaited(effect(attempt)))
+            reply = await attempt.beating.bounded(effect(attempt))
         except ClaimLost:
             raise Refusal(
                 503,
@@ -221,7 +219,7 @@ class ReplyCoordinator:
                 retry_after=1,
             ) from None
         except Refusal:  # the effect proved that it has not begun
-            await self._insisted(request.key, lambda: self._ledger.release(request.key, nonce))
+            await self._free(request, nonce)
             raise
         except BaseException:
             await self._unknown(request, nonce, pause=0.0)
@@ -232,19 +230,18 @@ class ReplyCoordinator:
             await self._unknown(request, nonce, pause=0.0)
             return Response(reply, own=True)
         if finality is Finality.RELEASE:
-            await self._insisted(request.key, lambda: self._ledger.release(request.key, nonce))
+            await self._free(request, nonce)
             return Response(reply, own=True)
         recorded = await self._finalized(request, nonce, reply)
-        return Response(reply, own=True) if recorded is None else Response(recorded, replayed=True)
+        return Response(reply, own=True) if recorded is None else Response(recorded, own=False)
 
     async def _finalized(self, request: KeyedRequest, nonce: str, reply: Reply) -> Reply | None:
         """Records the answer. Returns another one if that is what the key has: it was taken over and decided meanwhile."""
         kept = self._policy.kept(reply)
-        lifetime = self._policy.lifetime + self._policy.grace
 
         async def finalize() -> WriteOutcome:
             hit("replies.finalize.before")
-            outcome = await self._ledger.finalize(request.key, nonce, kept, lifetime=lifetime)
+            outcome = await self._ledger.finalize(request.key, nonce, kept, lifetime=self._policy.kept_for)
             hit("replies.finalize.after")
             return outcome
 
@@ -274,6 +271,9 @@ class ReplyCoordinator:
     async def _unknown(self, request: KeyedRequest, nonce: str, *, pause: float) -> None:
         await self._insisted(request.key, lambda: self._ledger.abandon(request.key, nonce, pause=pause))
 
+    async def _free(self, request: KeyedRequest, nonce: str) -> None:
+        await self._insisted(request.key, lambda: self._ledger.release(request.key, nonce))
+
     # --- a stale key
 
     async def _stale(self, request: KeyedRequest, record: ReplyRecord, nonce: str, effect: Effect) -> Response | None:
@@ -299,7 +299,7 @@ class ReplyCoordinator:
             hit("replies.reconciled")
             if isinstance(verdict, Reply):
                 other = await self._finalized(request, nonce, verdict)
-                return Response(self._policy.kept(verdict) if other is None else other, replayed=True)
+                return Response(self._policy.kept(verdict) if other is None else other, own=False)
             if verdict is NotDone or isinstance(verdict, NotDone):
                 return await self._run(request, nonce, effect, KeyAttempt(token, beating))
             await self._unknown(request, nonce, pause=self._policy.pause)
@@ -309,7 +309,7 @@ class ReplyCoordinator:
         if self._reconcile is None:
             return NotDone  # the scope's `rerun`
         try:
-            return await beating.bounded(_awaited(self._reconcile(request)))
+            return await beating.bounded(self._reconcile(request))
         except ClaimLost:
             return Unknown
         except Exception:
@@ -320,7 +320,7 @@ class ReplyCoordinator:
 
     async def _without_ledger(self, request: KeyedRequest, nonce: str, effect: Effect) -> Response:
         if self._policy.when_store_down is StoreDown.PASS:
-            reply = await self._shielded(_awaited(effect(KeyAttempt(1, None))))
+            reply = await self._shielded(effect(KeyAttempt(1, None)))
             if self._policy.finality(reply.status) is Finality.FINAL:
                 self._insist(lambda: self._record_late(request, nonce, reply))
             return Response(reply, own=True)
@@ -344,8 +344,8 @@ class ReplyCoordinator:
         """The answer of a request that ran without protection, if its key is still free."""
         found = await self._reserve(request, nonce)
         if found.standing is KeyStanding.OWNED:
-            lifetime = self._policy.lifetime + self._policy.grace
-            await self._ledger.finalize(request.key, nonce, self._policy.kept(reply), lifetime=lifetime)
+            kept = self._policy.kept(reply)
+            await self._ledger.finalize(request.key, nonce, kept, lifetime=self._policy.kept_for)
 
     async def _patiently(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Repeats a verb that was not answered. Raises: StoreUnavailable or TimeoutError after `store_patience`."""
@@ -421,10 +421,6 @@ class ReplyCoordinator:
         task = self._spawn(work)
         task.add_done_callback(_looked_at)
         return await asyncio.shield(task)
-
-
-async def _awaited(result: Awaitable[T]) -> T:
-    return await result
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:

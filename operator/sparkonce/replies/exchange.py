@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from sparkonce.errors import InvalidInput
-from sparkonce.replies.coordinator import KeyedRequest, NotDone, Reconcile, Reconciled, Refusal, Unknown
+from sparkonce.replies.coordinator import KeyAttempt, KeyedRequest, NotDone, Reconcile, Reconciled, Refusal, Unknown
 from sparkonce.replies.fingerprint import fingerprint_of
-from sparkonce.replies.keys import bucket_of, key_hash, key_of
+from sparkonce.replies.keys import key_hash, key_of
 from sparkonce.replies.policy import ReplyPolicy, Scope
 from sparkonce.replies.protocol import Reply
 
+SHUTDOWN = 25.0
+"""Seconds in which running requests may end at shutdown: below the 30 s that Kubernetes gives a pod."""
 REPLAYED = ("idempotency-replayed", "true")
 """The header of every answer that another request's effect had; Stripe's and the Iceberg proposal's marker."""
 
@@ -30,20 +32,26 @@ def policy_of(policy: ReplyPolicy | None, options: Mapping[str, Any], *, by: str
 
 
 def asynchronous(hook: Callable[[KeyedRequest], Any] | None) -> Reconcile | None:
-    """The service's hook as a coroutine function; a plain function is called in a thread, for it may block."""
+    """The service's hook as a coroutine function that returns nothing but a verdict."""
     if hook is None:
         return None
     given = hook
 
-    async def called(request: KeyedRequest) -> Reconciled:
-        found: Any = given(request) if inspect.iscoroutinefunction(given) else await asyncio.to_thread(given, request)
-        if inspect.isawaitable(found):
-            found = await found
+    async def asked(request: KeyedRequest) -> Reconciled:
+        found = await called(given, request)
         if isinstance(found, Reply | NotDone | Unknown) or found in (NotDone, Unknown):
             return cast(Reconciled, found)
         raise TypeError(f"reconcile returned {type(found).__name__}; return a Reply, NotDone or Unknown")
 
-    return called
+    return asked
+
+
+async def called(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What the hook returns. A plain function runs in a thread: it may block, and claims must be kept alive meanwhile."""
+    found: Any = (
+        hook(*args, **kwargs) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, *args, **kwargs)
+    )
+    return await found if inspect.isawaitable(found) else found
 
 
 def checked_key(values: Sequence[str], policy: ReplyPolicy) -> str:
@@ -57,6 +65,11 @@ def checked_key(values: Sequence[str], policy: ReplyPolicy) -> str:
             400, "key-missing", "this operation needs an Idempotency-Key header; send a new key for each new request"
         )
     return key
+
+
+def declared_length(text: str) -> int | None:
+    """Of a Content-Length header; None: no length."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def check_length(declared: int | None, found: int | None, policy: ReplyPolicy) -> None:
@@ -100,7 +113,6 @@ def keyed_request(
         key=key_hash(key, service=policy.service, caller=caller if policy.caller_in_key else ""),
         text=key,
         caller=caller,
-        bucket=bucket_of(caller),
         fingerprint=fingerprint,
         method=method,
         path=path,
@@ -110,6 +122,11 @@ def keyed_request(
         rerun=scope.rerun,
         more=more,
     )
+
+
+def state_of(request: KeyedRequest, attempt: KeyAttempt) -> dict[str, Any]:
+    """What a running service is given of its key."""
+    return {"key": request.text, "token": attempt.token, "protected": attempt.beating is not None}
 
 
 def replay_of(reply: Reply) -> Reply:

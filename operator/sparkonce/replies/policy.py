@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import TypeVar
 
 from sparkonce.errors import InvalidInput
@@ -35,7 +36,6 @@ KEPT = (
     "content-type", "content-encoding", "content-language", "content-location", "content-disposition", "etag", "last-modified", "link",
     "location", "vary",
 )  # fmt: skip
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _DAY = 86400.0
 
 
@@ -80,11 +80,9 @@ class Scope:
             raise InvalidInput(f"scope {self.path!r}: a path starts with a slash")
         object.__setattr__(self, "methods", frozenset(method.upper() for method in self.methods))
         object.__setattr__(self, "matching_headers", tuple(name.lower() for name in self.matching_headers))
-        object.__setattr__(self, "_pattern", _pattern(self.path))
 
     def fits(self, method: str, path: str) -> bool:
-        pattern: re.Pattern[str] = self._pattern  # type: ignore[attr-defined]  # made from `path`
-        return method in self.methods and pattern.fullmatch(path) is not None
+        return method in self.methods and _pattern(self.path).fullmatch(path) is not None
 
     def operation_of(self, method: str) -> str:
         return self.operation or f"{method} {self.path}"
@@ -100,6 +98,7 @@ def _one_of(kind: type[E], name: str, value: str) -> E:
         raise InvalidInput(f"{name} is {value!r}; use {' or '.join(kind)}") from None
 
 
+@cache
 def _pattern(path: str) -> re.Pattern[str]:
     parts: list[str] = []
     for piece in re.split(r"(\{[^{}]*\})", path):
@@ -116,7 +115,7 @@ class ReplyPolicy:
 
     scopes: Sequence[Scope] = (Scope(),)
     service: str = ""
-    """Tells services apart that share a ledger."""
+    """Distinguishes services that share a ledger."""
     keys: KeyPolicy = KeyPolicy.OPAQUE
     caller_in_key: bool = True
     """False: all callers share their keys, and another caller's use of a key is a mismatch."""
@@ -125,7 +124,7 @@ class ReplyPolicy:
     grace: float = 3600.0
     """Seconds beyond the lifetime for which it is kept: a client that counts from its own clock is still answered."""
     wait: float = 30.0
-    """Seconds for which a repetition waits for the first request before it is told to come again. Proxies wait a minute."""
+    """Seconds for which a repetition waits for the first request before it is answered `busy_status`. Most proxies wait a minute."""
     lease: float = 10.0
     """Seconds without a beat after which an owner counts as dead. Beats come three times as often."""
     pause: float = 2.0
@@ -146,7 +145,7 @@ class ReplyPolicy:
     headers: Sequence[str] = KEPT
     """Names of response headers that are replayed."""
     max_waiting: int = 1000
-    """Repetitions of one key that wait in one process; further ones are told to come again at once."""
+    """Repetitions of one key that wait in one process; further ones are answered `busy_status` at once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _one_of(KeyPolicy, "keys", self.keys))
@@ -171,12 +170,17 @@ class ReplyPolicy:
         if self.grace < 0 or self.pause < 0:
             raise InvalidInput("grace and pause are seconds, 0 or more")
         for name in self.headers:
-            if name in NEVER_KEPT or name in _FRAMING or not _NAME.fullmatch(name):
+            if name in NEVER_KEPT or name in _FRAMING or not is_header(name, ""):
                 raise InvalidInput(
                     f"headers: {name!r} cannot be kept for a replay: it is a credential, belongs to one connection, or is no name"
                 )
         if self.busy_status not in (409, 425, 429, 503):
             raise InvalidInput(f"busy_status is {self.busy_status}; use 409, 425, 429 or 503")
+
+    @property
+    def kept_for(self) -> float:
+        """Seconds for which an answer is kept once it is recorded."""
+        return self.lifetime + self.grace
 
     def scope_of(self, method: str, path: str) -> Scope | None:
         return next((scope for scope in self.scopes if scope.fits(method, path)), None)

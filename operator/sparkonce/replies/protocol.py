@@ -65,7 +65,7 @@ class StoreTime:
     now: float
     """Seconds since 1970."""
     ticks: float
-    """Seconds of a clock that nobody sets."""
+    """Seconds of the store's monotonic clock, or of its only one."""
 
 
 class KeyStanding(StrEnum):

@@ -131,7 +131,7 @@ class ThreadCoordinator:
 
 
 def _succeed(done: asyncio.Future[Any], reply: Reply) -> None:
-    if not done.done():  # the claim was lost, and nobody waits
+    if not done.done():  # the claim was lost: the coordinator no longer waits
         done.set_result(reply)
 
 

@@ -42,7 +42,7 @@ def proxy(
         import uvicorn
     except ModuleNotFoundError:
         raise InvalidInput("the proxy needs uvicorn, which is not installed; install sparkonce[proxy]") from None
-    from sparkonce.proxy.app import ProxyApp
+    from sparkonce.asgi import IdempotencyMiddleware
     from sparkonce.proxy.upstream import Upstream
     from sparkonce.replies.policy import ReplyPolicy, Scope
 
@@ -51,7 +51,7 @@ def proxy(
         raise InvalidInput(f"{listen!r} is not HOST:PORT")
     names = frozenset(name.strip().upper() for name in methods.split(",") if name.strip())
     policy = ReplyPolicy(scopes=(Scope(methods=names, required=required, rerun=rerun),), lifetime=lifetime * 3600)
-    app = ProxyApp(Upstream(upstream, timeout=timeout), store=store, policy=policy, advertise=advertise)
+    app = IdempotencyMiddleware(Upstream(upstream, timeout=timeout), store=store, policy=policy, advertise=advertise)
     uvicorn.run(
         app, host=host.strip("[]"), port=int(port), lifespan="on", log_level="warning", timeout_graceful_shutdown=GRACE
     )

@@ -35,14 +35,14 @@ class Ceilings:
     """Belongs to one ledger. `count`: (live keys, first expiry) of a caller, or of all for None."""
 
     def __init__(self, *, keys: int = KEYS, keys_of_caller: int = KEYS_OF_CALLER) -> None:
-        self._limits = {True: keys_of_caller, False: keys}
+        self._keys, self._keys_of_caller = keys, keys_of_caller
         self._counts: OrderedDict[str | None, _Count] = OrderedDict()
 
     def check(self, caller: str, now: float, count: Callable[[str | None], tuple[int, float | None]]) -> None:
         """Before a new key is reserved. Raises: StoreFull."""
         for whose in (caller, None):
             known = self._counts.get(whose)
-            limit = self._limits[whose is not None]
+            limit = self._keys if whose is None else self._keys_of_caller
             if known is None or known.live >= limit or time.monotonic() - known.read_at > FRESH:
                 known = _Count(*count(whose), time.monotonic())
                 self._counts[whose] = known

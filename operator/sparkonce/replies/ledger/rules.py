@@ -76,7 +76,7 @@ def look(found: ReplyRecord | None, time: StoreTime) -> Reservation | None:
 
 
 def beat(found: ReplyRecord | None, time: StoreTime, *, nonce: str, lease: float) -> tuple[WriteOutcome, ReplyWrite]:
-    """A claim that has ended and that nobody took is prolonged, too: its owner was slow, and nothing else has happened."""
+    """Also prolongs a claim that has ended and was not taken over: its owner was slow, and the key is as it left it."""
     if refused := _not_mine(found, nonce):
         return refused, None
     assert found is not None
