@@ -110,7 +110,7 @@ def test_a_frozen_operator_wakes_up_and_does_no_harm(
     nothing, and it works again under a new lease."""
     scripted(kubeflow)
     victim, *_ = fleet.start(3)
-    jobs = mixed(160, table)
+    jobs = mixed(100, table)
     with fleet.load(jobs, per_second=RATE):
         until_busy(fleet, victim, ended=10)
         victim.freeze()
@@ -131,7 +131,7 @@ def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
     """Each of three gets SIGTERM under load, one after the other, with its successor ready before the next one goes."""
     scripted(kubeflow)
     old = fleet.start(3)
-    jobs = mixed(240, table)
+    jobs = mixed(120, table)
     ends = []
     with fleet.load(jobs, per_second=RATE / 2):
         until_busy(fleet, *old, ended=10)

@@ -209,7 +209,11 @@ def test_a_result_that_nobody_was_told_is_told_by_those_who_stay(
     fleet.audit(kubeflow)
 
 
-@pytest.mark.parametrize("places", FREEZES, ids=["begin", "end", "between"])
+@pytest.mark.parametrize(
+    "places",
+    [*FREEZES[:2], pytest.param(FREEZES[2], marks=pytest.mark.soak)],
+    ids=["begin", "end", "between"],
+)
 def test_whoever_froze_somewhere_goes_on_and_changes_nothing(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say, places: list[tuple[str, int]]
 ) -> None:

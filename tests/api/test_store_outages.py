@@ -81,9 +81,14 @@ AWAY = {"killed": ledgers.killed, "frozen": ledgers.frozen}
 
 
 @pytest.mark.parametrize(
-    ("how", "seconds"),
-    [("killed", 8.0), ("frozen", 40.0)],
-    ids=["killed", "frozen"],
+    ("own_store", "how", "seconds"),
+    [
+        ("etcd", "killed", 8.0),
+        pytest.param("etcd", "frozen", 40.0, marks=pytest.mark.soak),
+        pytest.param("postgres", "killed", 8.0, marks=pytest.mark.soak),
+        ("postgres", "frozen", 40.0),
+    ],
+    indirect=["own_store"],
 )
 def test_an_outage_under_running_jobs(
     fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, seconds: float
@@ -136,7 +141,16 @@ def reserved(status: Json) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
-@pytest.mark.parametrize("how", AWAY)
+@pytest.mark.parametrize(
+    ("own_store", "how"),
+    [
+        pytest.param("etcd", "killed", marks=pytest.mark.soak),
+        ("etcd", "frozen"),
+        ("postgres", "killed"),
+        pytest.param("postgres", "frozen", marks=pytest.mark.soak),
+    ],
+    indirect=["own_store"],
+)
 def test_an_object_that_comes_during_an_outage_says_why_it_waits(
     fleet: Fleet, kubeflow: FakeKubeflow, how: str
 ) -> None:
@@ -188,6 +202,7 @@ def test_an_operator_that_starts_during_an_outage_says_why_objects_wait(fleet: F
     fleet.audit(kubeflow)
 
 
+@pytest.mark.parametrize("own_store", ["postgres", pytest.param("etcd", marks=pytest.mark.soak)], indirect=True)
 def test_the_ledger_is_killed_under_load(fleet: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, say: Say) -> None:
     """SIGKILL of the server and start again, three times while jobs are applied and run: each job has the one application per attempt and
     the one end that it would have had."""
@@ -210,7 +225,7 @@ def ended_well(fleet: Fleet, kubeflow: FakeKubeflow, say: Say, table: Path) -> N
     assert rows_of(table) == Counter(dict.fromkeys(ROWS, LOAD // 5))
 
 
-@pytest.mark.parametrize("how", sorted(MEMBER_AWAY))
+@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.soak)])
 def test_the_leader_of_three_members(three: Fleet, kubeflow: FakeKubeflow, tmp_path: Path, how: str, say: Say) -> None:
     """The leading member is killed or frozen under load, another one becomes the leader, and the old one comes back later: no operator
     loses a key that it had won, and no job is started twice."""

@@ -137,12 +137,14 @@ class Scene:
 
     def kill_at(self, point: str, *, skip: int = 0, patience: float = PATIENCE) -> None:
         """Runs the job until a process of it has died at this step, after it passed it `skip` times; then driver and runner are dead."""
+        fault = f"{point}=kill"
+        earlier = self.hits().count(fault)
         runner = self.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
-        assert_eventually(lambda: f"{point}=kill" in self.hits() or runner.poll() is not None, patience)
+        assert_eventually(lambda: self.hits().count(fault) > earlier or runner.poll() is not None, patience)
         runner.kill()
         runner.wait()
         self.signal_attempts(signal.SIGKILL)
-        assert f"{point}=kill" in self.hits(), self.last_output()
+        assert self.hits().count(fault) > earlier, self.last_output()
 
     def run_to_gate(self, *, patience: float = PATIENCE) -> subprocess.Popen[bytes]:
         """Runs the job until its script waits at the gate."""

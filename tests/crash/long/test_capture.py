@@ -80,31 +80,43 @@ def made(tmpfs_path: Path, scenes: list[Scene]) -> Callable[..., Captured]:
     return make
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("point", "skip"),
-    [
-        ("driver.native.open", 0),
-        pytest.param("driver.native.before", 0, marks=pytest.mark.soak),  # the MERGE
-        ("driver.native.after", 0),
-        pytest.param("driver.native.before", 1, marks=pytest.mark.soak),  # the append
-        pytest.param("driver.native.after", 1, marks=pytest.mark.soak),
-        pytest.param("sink.delta.table.before", 0, marks=pytest.mark.soak),  # the table that the script makes
-        ("sink.delta.table.after", 0),
-        ("driver.native.before", 2),
-        pytest.param("driver.native.after", 2, marks=pytest.mark.soak),
-        pytest.param("driver.stage.before", 0, marks=pytest.mark.soak),  # Parquet
-        ("driver.stage.after", 0),
-        ("driver.commit.after", 0),
-        ("driver.native.end.before", 0),
-        pytest.param("driver.native.end.before", 1, marks=pytest.mark.soak),
-        ("driver.write.done", 2),  # all but the last end
-    ],
+STEPS = (
+    ("driver.native.open", 0),
+    ("driver.native.before", 0),  # the MERGE
+    ("driver.native.after", 0),
+    ("driver.native.before", 1),  # the append
+    ("driver.native.after", 1),
+    ("sink.delta.table.before", 0),  # the table that the script makes
+    ("sink.delta.table.after", 0),
+    ("driver.native.before", 2),
+    ("driver.native.after", 2),
+    ("driver.stage.before", 0),  # Parquet
+    ("driver.stage.after", 0),
+    ("driver.commit.after", 0),
+    ("driver.native.end.before", 0),
+    ("driver.native.end.before", 1),
+    ("driver.write.done", 2),  # all but the last end
 )
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize(("point", "skip"), STEPS)
 def test_a_script_killed_at_each_step(made: Callable[..., Captured], point: str, skip: int) -> None:
     """Before, in and after each of its writes: sent again it comes to its one result, and once more it changes nothing."""
-    scene = made()
-    scene.kill_at(point, skip=skip, patience=PATIENCE)
+    dies_and_ends(made(), (point, skip))
+
+
+@pytest.mark.spark
+def test_a_script_killed_at_one_step_after_another(made: Callable[..., Captured]) -> None:
+    """One script, of which each attempt gets further than the last one before it is killed."""
+    further = ("driver.native.open", "driver.native.after", "sink.delta.table.after", "driver.stage.after")
+    dies_and_ends(made(), *((point, 0) for point in further), ("driver.native.end.before", 0), ("driver.write.done", 2))
+
+
+def dies_and_ends(scene: Captured, *places: tuple[str, int]) -> None:
+    for point, skip in places:
+        scene.kill_at(point, skip=skip, patience=PATIENCE)
     assert scene.finish()["phase"] == "Succeeded"
     scene.right()
     entries = scene.entries()

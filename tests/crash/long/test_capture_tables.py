@@ -69,34 +69,52 @@ def made(
     drop(NAME, TOTALS)
 
 
-@pytest.mark.parametrize(
-    ("point", "skip", "visible"),
-    [
-        pytest.param("driver.native.open", 0, False, marks=pytest.mark.soak),
-        pytest.param("sink.iceberg.branch.before", 0, False, marks=pytest.mark.soak),
-        ("sink.iceberg.branch.after", 0, False),
-        pytest.param("driver.native.before", 0, False, marks=pytest.mark.soak),  # the MERGE
-        ("driver.native.after", 2, False),
-        pytest.param(
-            "sink.iceberg.columns.before", 0, False, marks=pytest.mark.soak
-        ),  # the table that the script makes
-        ("sink.iceberg.columns.after", 0, False),
-        pytest.param("sink.iceberg.branch.after", 1, False, marks=pytest.mark.soak),
-        ("driver.native.after", 3, False),
-        pytest.param("driver.commit.after", 0, False, marks=pytest.mark.soak),  # Parquet
-        ("driver.native.end.before", 0, False),
-        ("sink.iceberg.commit.before", 0, False),
-        ("sink.iceberg.commit.after", 0, True),
-        pytest.param("driver.native.end.before", 1, True, marks=pytest.mark.soak),
-        ("sink.iceberg.commit.after", 1, True),
-    ],
+STEPS = (
+    ("driver.native.open", 0, False),
+    ("sink.iceberg.branch.before", 0, False),
+    ("sink.iceberg.branch.after", 0, False),
+    ("driver.native.before", 0, False),  # the MERGE
+    ("driver.native.after", 2, False),
+    ("sink.iceberg.columns.before", 0, False),  # the table that the script makes
+    ("sink.iceberg.columns.after", 0, False),
+    ("sink.iceberg.branch.after", 1, False),
+    ("driver.native.after", 3, False),
+    ("driver.commit.after", 0, False),  # Parquet
+    ("driver.native.end.before", 0, False),
+    ("sink.iceberg.commit.before", 0, False),
+    ("sink.iceberg.commit.after", 0, True),
+    ("driver.native.end.before", 1, True),
+    ("sink.iceberg.commit.after", 1, True),
 )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("point", "skip", "visible"), STEPS)
 def test_a_script_killed_at_each_step(made: Callable[[], Captured], point: str, skip: int, visible: bool) -> None:
     """Around the branches, each statement, the table that it makes and the moves of `main`: until those nothing is visible. Sent again it
     comes to its one result, and once more it changes nothing."""
-    scene = made()
-    scene.kill_at(point, skip=skip, patience=PATIENCE)
-    assert scene.read() == sorted((ORDERS if visible else OLD).items())
+    dies_and_ends(made(), (point, skip, visible))
+
+
+def test_a_script_killed_at_one_step_after_another(made: Callable[[], Captured]) -> None:
+    """One script, of which each attempt gets further than the last one before it is killed."""
+    dies_and_ends(
+        made(),
+        ("sink.iceberg.branch.before", 0, False),
+        ("driver.native.after", 2, False),
+        ("sink.iceberg.columns.before", 0, False),
+        ("sink.iceberg.columns.after", 0, False),
+        ("sink.iceberg.commit.before", 0, False),
+        ("sink.iceberg.commit.after", 0, True),
+        ("sink.iceberg.commit.after", 0, True),  # of the second table, since the first one has its rows
+    )
+
+
+def dies_and_ends(scene: Captured, *places: tuple[str, int, bool]) -> None:
+    """visible: the table has its new rows when the script has died there."""
+    for point, skip, visible in places:
+        scene.kill_at(point, skip=skip, patience=PATIENCE)
+        assert scene.read() == sorted((ORDERS if visible else OLD).items())
     assert scene.finish()["phase"] == "Succeeded"
     scene.right()
     snapshots = scene.snapshots()

@@ -30,10 +30,10 @@ STEPS = (
     pytest.param("sink.iceberg.commit.after", "tx", marks=pytest.mark.soak),
     ("driver.stage.after", "plain"),
     ("sink.delta.commit.before", "plain"),
-    ("sink.delta.commit.after", "plain"),
-    ("sink.iceberg.commit.before", "plain"),
+    pytest.param("sink.delta.commit.after", "plain", marks=pytest.mark.soak),
+    pytest.param("sink.iceberg.commit.before", "plain", marks=pytest.mark.soak),
     ("sink.iceberg.commit.after", "plain"),
-    ("driver.write.done", "plain"),
+    pytest.param("driver.write.done", "plain", marks=pytest.mark.soak),
 )
 
 
@@ -119,12 +119,12 @@ def test_three_senders_of_one_overwrite_get_one_effect(tmpfs_path: Path) -> None
 
 LOG = "log"
 LOG_STEPS = (
-    "driver.stage.after",
+    pytest.param("driver.stage.after", marks=pytest.mark.soak),
     "sink.slots.looked",
     "sink.slots.create.before",
     "sink.slots.create.after",
     "driver.commit.after",
-    "driver.write.done",
+    pytest.param("driver.write.done", marks=pytest.mark.soak),
 )
 
 

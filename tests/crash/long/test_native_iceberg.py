@@ -61,13 +61,14 @@ def made(
     drop(NAME)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("point", "skip", "visible"),
     [
-        pytest.param("driver.native.open", 0, False, marks=pytest.mark.soak),
+        ("driver.native.open", 0, False),
         ("sink.iceberg.branch.after", 0, False),
-        pytest.param("driver.native.before", 0, False, marks=pytest.mark.soak),
-        pytest.param("driver.native.after", 0, False, marks=pytest.mark.soak),
+        ("driver.native.before", 0, False),
+        ("driver.native.after", 0, False),
         ("driver.native.after", 2, False),
         ("driver.native.end.before", 0, False),
         ("sink.iceberg.commit.before", 0, False),
@@ -78,9 +79,25 @@ def made(
 def test_a_block_killed_at_each_step(made: Callable[[str], Blocks], point: str, skip: int, visible: bool) -> None:
     """Killed around the branch, each statement and the move of `main`: until the move nothing is visible, after it everything is. Another
     writer adds a row, the job is sent again, and once more."""
-    scene = made("many")
-    scene.kill_at(point, skip=skip, patience=PATIENCE)
-    assert scene.read() == sorted((TRUTH["many"] if visible else OLD).items())
+    dies_and_ends(made("many"), (point, skip, visible))
+
+
+def test_a_block_killed_at_one_step_after_another(made: Callable[[str], Blocks]) -> None:
+    """One block, of which each attempt gets further than the last one before it is killed."""
+    dies_and_ends(
+        made("many"),
+        ("sink.iceberg.branch.after", 0, False),
+        ("driver.native.after", 2, False),
+        ("sink.iceberg.commit.before", 0, False),
+        ("sink.iceberg.commit.after", 0, True),
+    )
+
+
+def dies_and_ends(scene: Blocks, *places: tuple[str, int, bool]) -> None:
+    """visible: the table has its new rows when the driver has died there."""
+    for point, skip, visible in places:
+        scene.kill_at(point, skip=skip, patience=PATIENCE)
+        assert scene.read() == sorted((TRUTH["many"] if visible else OLD).items())
     scene.add(FOREIGN)
     assert scene.finish()["phase"] == "Succeeded"
     scene.right("many", FOREIGN)
