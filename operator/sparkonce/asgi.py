@@ -33,6 +33,7 @@ from sparkonce.replies.coordinator import (
 )
 from sparkonce.replies.exchange import (
     SHUTDOWN,
+    ReplyForm,
     asynchronous,
     check_length,
     checked_key,
@@ -40,8 +41,6 @@ from sparkonce.replies.exchange import (
     keyed_request,
     lifetime_of,
     policy_of,
-    problem_of,
-    replay_of,
     state_of,
 )
 from sparkonce.replies.keys import KeyPolicy
@@ -83,17 +82,20 @@ class IdempotencyMiddleware:
         caller: Callable[[Asgi], str] = caller_of,
         advertise: str | None = None,
         policy: ReplyPolicy | None = None,
+        form: ReplyForm | None = None,
         **options: Any,
     ) -> None:
         """`store`: an address (`open_replies`) or an open ledger. `reconcile`: decides what became of a request whose outcome is unknown;
         without it such a key is answered 503 until its lifetime ends. `caller`: text that identifies the caller. `advertise`: a path at
-        which GET answers with the lifetime. `policy`, or its fields as `options`.
+        which GET answers with the lifetime. `policy`, or its fields as `options`. `form`: of refusals and replays, for a protocol that has
+        its own.
 
         Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         self._app, self._caller, self._advertise = app, caller, advertise
         self._policy = policy_of(policy, options, by="IdempotencyMiddleware")
         self._ledger = open_replies(store) if isinstance(store, str) else store
         self._reconcile = asynchronous(reconcile)
+        self._form = form or ReplyForm()
         self._coordinator: ReplyCoordinator | None = None
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
@@ -119,10 +121,11 @@ class IdempotencyMiddleware:
                 return  # the client left before it had sent its request
             call = _ApplicationCall(self._app, scope, request, send, self._policy.max_response_bytes)
             response = await self._here().answer(request, call)
+            other = None if response.own else await self._form.replayed(request, response.reply)
         except Refusal as refusal:
-            await send_reply(send, problem_of(refusal))
+            await send_reply(send, self._form.refused(refusal))
             return
-        await _respond(send, call, response)
+        await _respond(send, call, response, other)
 
     def _here(self) -> ReplyCoordinator:
         if self._coordinator is None:
@@ -263,8 +266,9 @@ class _ApplicationCall:
             await self._send({"type": "http.response.body", "body": part, "more_body": not self._complete})
 
 
-async def _respond(send: Send, call: _ApplicationCall, response: Response) -> None:
-    if response.own:
+async def _respond(send: Send, call: _ApplicationCall, response: Response, other: Reply | None) -> None:
+    """other: what is sent in place of the request's own answer."""
+    if other is None:
         if not call.sent:
             assert call.start is not None
             await send(call.start)
@@ -272,7 +276,7 @@ async def _respond(send: Send, call: _ApplicationCall, response: Response) -> No
         return
     if call.sent:
         return  # the application's own answer is on its way already, and another one is recorded
-    await send_reply(send, replay_of(response.reply))
+    await send_reply(send, other)
 
 
 async def send_reply(send: Send, reply: Reply) -> None:

@@ -30,8 +30,9 @@ ELSEWHERE = (
     "sink.slots.looked",
     "driver.stream.",
     "driver.native.",
+    "replies.",
 )
-"""Points that these jobs never reach; tests/api, tests/sink and the other modules of this folder kill there."""
+"""Points that these jobs never reach; tests/api, tests/sink, tests/replies and the other modules of this folder kill there."""
 LEAST = effort.size("kills per failpoint")
 """Number of faults that must have happened at each point."""
 

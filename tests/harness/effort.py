@@ -36,6 +36,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
     "differential examples on servers": (4, 2, 15),  # the same on PostgreSQL and etcd
     "stream schedules": (200, 200, 2000),  # of the model of a stream
+    "table schedules": (8, 40, 2000),  # of keys that write one Delta or Iceberg table in all modes and in a series
     "launcher storms": (80, 80, 960),  # owners, an operator, a queue and random deletions
     "failing submissions": (20, 20, 200),  # opaque jobs of which 60 % of all submissions fail
     "reply schedules": (300, 2000, 20000),  # of processes that serve one key over a ledger of answers
@@ -44,11 +45,12 @@ SIZES: dict[str, tuple[int, int, int]] = {
         60,
         1000,
     ),  # orders that are sent again until they are answered by one of two services that are killed and frozen
+    "statements on a catalog": (6, 6, 50),  # of each kind and application, every third request of which meets a fault
     "lossy keys": (30, 60, 200),  # reserved by three callers over a connection that loses replies
     "race keys": (100, 100, 400),  # of one table, that processes commit and fence while they are killed and frozen
     "race keys of formats": (20, 14, 180),  # of a Delta and of an Iceberg table
     "race keys of stores": (50, 50, 100),  # percent of the keys that each object store is raced for
-    "every nth case": (5, 1, 1),  # of lists whose cases take seconds and differ little, as the steps of a kill
+    "every nth case": (5, 2, 1),  # of lists whose cases take seconds and differ little, as the steps of a kill
     "race streams": (50, 30, 300),  # percent of 25 streams of a slot log, 20 of a Delta table, 10 of an Iceberg table
     "plan documents": (110, 110, 10000),  # mutated examples, and documents of the CRD's schema
     "documents for kubectl": (100, 400, 20000),  # job files that kubectl and our reader read
@@ -71,7 +73,8 @@ def size(campaign: str) -> int:
 
 
 def sampled(cases: Sequence[Any]) -> Sequence[Any]:
-    """The cases of a parametrized test that a run at this effort plays: in the gate the first, the sixth and so on; otherwise all."""
+    """The cases of a parametrized test that a run at this effort plays: in the gate the first, the sixth and so on, in TIER=all
+    every other one, in the soak all."""
     return cases[:: size("every nth case")]
 
 

@@ -25,6 +25,8 @@ from harness.spark import needed_java
 ICEBERG = "1.10.0"
 SPARK_RUNTIME = "iceberg-spark-runtime-4.1_2.13", "1.11.0"
 """The first version made for Spark 4.1."""
+KEYED_RUNTIME = "1.12.0"
+"""The first version that repeats a request with its key."""
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 DOWNLOAD = 900.0
 """Seconds for eighty megabytes, from wherever the machine's Maven downloads them."""
@@ -44,9 +46,9 @@ _SERVER = (
 )
 
 
-def spark_runtime() -> Path:
+def spark_runtime(version: str = SPARK_RUNTIME[1]) -> Path:
     """The jar with which Spark reads Iceberg tables. Skips the test if it cannot be had."""
-    name, version = SPARK_RUNTIME
+    name = SPARK_RUNTIME[0]
     return next(_jars("iceberg-spark", (("org.apache.iceberg", name, version, ""),)).glob(f"{name}-*.jar"))
 
 

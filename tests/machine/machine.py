@@ -29,6 +29,7 @@ from sparkonce.attempt import settle_runs as entrust
 from sparkonce.commands import operate
 from sparkonce.launch import protocol as launch
 from sparkonce.local import runner as embedded
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.slotlog import sink as slots
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ RULES = 30
 SHRINK = os.environ.get("SPARKONCE_SHRINK") == "1"
 """Shrinking takes minutes; the log of a failing schedule is usually short enough to be read as it is."""
 AT_LEAST_STEPS = 10
+OTHERS = 6
+"""Other keys that write to the outputs in one schedule."""
 DRIVERS = 4
 """With this many drivers alive, no further application is started twice."""
 
@@ -251,6 +254,15 @@ class Machine(RuleBasedStateMachine):
     def theirs_is_deleted(self, replaced: bool, really: bool) -> None:
         if really and self.world.applications.lose(replaced=replaced):
             self.world.fault("theirs deleted", "another one has its name" if replaced else "")
+
+    # --- other keys
+
+    @happens(who=which, overwrites=st.booleans())
+    def another_key_writes(self, who: int, overwrites: bool) -> None:
+        """Another key adds rows to an output that this one overwrites, or overwrites it as well."""
+        if self.scene.config.mode is WriteMode.OVERWRITE and self.world.numbers["other key"] < OTHERS:
+            mode = WriteMode.OVERWRITE if overwrites else WriteMode.APPEND
+            self.world.another_key_writes(pick(who, list(self.scene.config.outputs)), mode)
 
     # --- users
 

@@ -15,7 +15,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import LaunchUnavailable, OutputUnavailable, RowsLost, StoreUnavailable
 from sparkonce.launch.protocol import ApplicationState, Stopped
 from sparkonce.model.record import Application, Assignment, Bound
-from sparkonce.model.spec import OnRerun
+from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.protocol import Listed, Tail
 from sparkonce.sink.protocol import DataFile, SinkKey, Slot
@@ -134,11 +134,15 @@ async def staged_files(objects: Objects, folder: str, written: StagedRows) -> tu
 
 
 class Watched(SlotLogSink):
-    """The real slot log, which records what its fences promised."""
+    """The real slot log, which records what its fences promised, and when its overwrites looked."""
 
-    def __init__(self, world: World, objects: Objects) -> None:
-        super().__init__(objects, name=objects.name, on_rerun=OnRerun.REPLACE, stage=stager(objects))
+    def __init__(self, world: World, objects: Objects, mode: WriteMode) -> None:
+        super().__init__(objects, name=objects.name, on_rerun=OnRerun.REPLACE, mode=mode, stage=stager(objects))
         self._world = world
+
+    async def _replacing(self, key: SinkKey, slot: Slot) -> Slot | str:
+        self._world.promises.turns[self.name].looks(slot)
+        return await super()._replacing(key, slot)
 
     async def fence(self, key: SinkKey, token: int, *, fingerprint: str, by: str, lowest: int = 1) -> Slot | None:
         found = await super().fence(key, token, fingerprint=fingerprint, by=by, lowest=lowest)

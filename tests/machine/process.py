@@ -98,6 +98,8 @@ class Process:
         self.pending: Effect | None = None
         self.answer: object = None
         self.lease: FileLease | None = None
+        self.thread = threading.get_ident()
+        """The one that its code runs in; the scheduler's, unless it has its own."""
 
     def __str__(self) -> str:
         return self.name
@@ -195,6 +197,7 @@ class Driver(Process):
         return self._reply
 
     def _main(self) -> None:
+        self.thread = threading.get_ident()
         self._go.acquire()
         try:
             if not self.dead:
@@ -219,6 +222,9 @@ class Driver(Process):
 
 
 async def ask(effect: Effect) -> Any:
-    """Sends the effect from the process that runs now; outside of any process it takes effect at once."""
+    """Sends the effect from the process that runs now. Outside of any process it takes effect at once, and so does what a process reads in
+    threads of a pool, beside which it cannot be stopped."""
     process = Process.running
-    return effect.call() if process is None else await process.ask(effect)
+    if process is None or process.thread != threading.get_ident():
+        return effect.call()
+    return await process.ask(effect)

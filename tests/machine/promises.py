@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from machine.places import PARTS
@@ -15,10 +16,11 @@ from machine.process import Broken
 from sparkonce.blocking import run
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Event, HeldReason, Outcome, Record, Result, State
+from sparkonce.model.spec import WriteMode
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.snapshot import committed_slots
-from sparkonce.sink.slotlog.visibility import visible
+from sparkonce.sink.slotlog.visibility import path_of, visible
 
 if TYPE_CHECKING:
     from machine.world import World
@@ -39,6 +41,8 @@ class Promises:
         self.attempts: dict[int, int] = {}
         self.openers: dict[str, int] = {}
         self.said: dict[int, dict[str, Any]] = {}
+        self.turns: dict[str, Turns] = defaultdict(Turns)
+        """By output, where it is overwritten."""
         self.forgotten: set[int] = set()
 
     def require(self, fact: object, promise: str, what: str) -> None:
@@ -145,7 +149,11 @@ class Promises:
         slot = layout.decode(data, where=path, sink_key=found[1], token=int(found[2]))
         lineage = layout.lineage_of(slot.sink_key)
         assert lineage is not None  # every slot path of a job names its generation
-        generation = lineage[1]
+        key, generation = lineage
+        if slot.state is SlotState.COMMITTED and self.world.config.mode is WriteMode.OVERWRITE:
+            self._taken_turns(output, slot)
+        if not key.startswith(self.world.address.key_hash):
+            return  # another key's, which has no fault
         slots = self.slots[output, generation]
         slots[slot.token] = slot
         if slot.state is not SlotState.COMMITTED:
@@ -171,6 +179,15 @@ class Promises:
         writers = {text.split()[0] for text in texts if text is not None}
         whole = len(texts) == PARTS and None not in texts and len(writers) == 1
         self.require(whole, "P3", "a reader sees more or less than one run's rows")
+
+    def _taken_turns(self, output: str, committed: Slot | None = None) -> None:
+        """Readers see what they would see if all writers had taken turns: an overwrite between its look and its create."""
+        turns = self.turns[output]
+        if committed is not None:
+            turns.commits(committed)
+        seen = {path_of(slot) for slot in visible(run(committed_slots(self.world.tables[output].real)))}
+        if (wrong := turns.wrong(seen)) is not None:
+            self.require(False, "P3", wrong)
 
     # the end
     def answered(self, outcome: Outcome, record: Record, result: Result | None) -> None:
@@ -208,6 +225,9 @@ class Promises:
                 self.require(len(there) == 1, "TX", "half a transaction at the end")
         for output, table in self.world.tables.items():
             committed = {g: slot for g in self.fingerprints if (slot := self._committed(output, g)) is not None}
+            if self.world.config.mode is WriteMode.OVERWRITE:
+                self._taken_turns(output)
+                continue
             seen = visible(run(committed_slots(table.real)))
             newest = [committed[max(committed)]] if committed else []
             self.require(seen == newest, "P3", "a reader sees another generation than the newest that is committed")
@@ -220,6 +240,46 @@ class Promises:
         events: list[Event] = list(run(store.events(address)))
         opened = [event.generation for event in events if event.what in ("Reserved", "Reopened")]
         self.require(opened == sorted(set(opened)), "P1", "the events of the key tell of a generation twice")
+
+
+@dataclass
+class Turns:
+    """When the writers of an overwritten table looked and committed, by a clock that ticks with each of these."""
+
+    now: int = 0
+    looked: dict[str, int] = field(default_factory=dict)
+    """By nonce: the first look of an overwrite."""
+    committed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Path of a committed slot: the first and the last moment at which its turn may have been."""
+    overwrites: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
+
+    def looks(self, slot: Slot) -> None:
+        """This overwrite is about to look at the table."""
+        self.now += 1
+        self.looked.setdefault(slot.nonce, self.now)
+
+    def commits(self, slot: Slot) -> None:
+        self.now += 1
+        path = path_of(slot)
+        self.committed[path] = self.looked.get(slot.nonce, self.now), self.now
+        if slot.mode is WriteMode.OVERWRITE:
+            self.overwrites.add(path)
+
+    def wrong(self, seen: set[str]) -> str | None:
+        """What no order of turns explains; None if one does."""
+        for path, (first, last) in self.committed.items():
+            others = [self.committed[each] for each in self.overwrites - {path}]
+            if path in seen and any(begins > last for begins, _ in others):
+                return "rows stay beside an overwrite that looked after they were committed"
+            if path not in seen and all(ends < first for _, ends in others):
+                return "rows are hidden, and every overwrite was committed before them"
+        if len(seen & self.overwrites) != bool(self.overwrites):
+            return "of overwrites that are committed, not exactly one is seen"
+        if self.hidden & seen:
+            return "rows that were hidden came back"
+        self.hidden |= self.committed.keys() - seen
+        return None
 
 
 def told(result: Result) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sparkonce.attempt.drive import DrivenJob
 from sparkonce.blocking import run
 from sparkonce.local.prepare import Prepared, assemble
 from sparkonce.model.record import Bound, Record, SpecBody
-from sparkonce.model.spec import IdempotentJob
+from sparkonce.model.spec import IdempotentJob, WriteMode
 from sparkonce.sink.protocol import Sink
 from sparkonce.store.protocol import Request
 from sparkonce.store.sqlite.store import SqliteStore
@@ -37,6 +37,8 @@ class Config:
     """Owners cannot reach any output; settle runs can."""
     follows: Bound | None = None
     """The foreign application that the generation follows."""
+    mode: WriteMode = WriteMode.APPEND
+    """How each output is written. In a table that is overwritten other keys write, too."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -51,6 +53,7 @@ CONFIGS = {
         Config("tx", (("a", "b"),)),
         Config("mixed", (("a", "b"), ("c",))),
         Config("blind", (("a", "b"), ("c",)), blind=True),
+        Config("overwrite", (("a",),), mode=WriteMode.OVERWRITE),
         Config("followed", (), follows=Bound(application="theirs", uid="uid0")),
     )
 }
@@ -100,7 +103,8 @@ class Scene:
         self.world: World | None = None
 
     def _prepared(self, version: str) -> Known:
-        outputs = [{"name": output, "slotLog": {"path": f"/{output}"}} for output in self.config.outputs]
+        mode = str(self.config.mode)
+        outputs = [{"name": name, "slotLog": {"path": f"/{name}"}, "mode": mode} for name in self.config.outputs]
         template = {"mainApplicationFile": "job.py", "type": "Python", "arguments": ["--version", version]}
         document = {
             "apiVersion": "sparkonce.dev/v1alpha1",

@@ -21,6 +21,8 @@ from sparkonce.driver import context
 from sparkonce.errors import OutputUnavailable, StoreUnavailable
 from sparkonce.model.record import Outcome, Record, Settling, State, Why
 from sparkonce.sink import transaction
+from sparkonce.sink.slotlog import sink as slotlog
+from sparkonce.sink.slotlog import visibility
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.store import rules
 
@@ -137,6 +139,16 @@ def sealed_slots_are_closed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(context.Transaction, "_seal", sealed)
 
 
+def an_overwrite_names_nothing(patch: pytest.MonkeyPatch) -> None:
+    real = visibility.replacement
+    patch.setattr(slotlog, "replacement", lambda *given: (real(*given)[0], []))
+
+
+def an_overwrite_has_no_order(patch: pytest.MonkeyPatch) -> None:
+    real = visibility.replacement
+    patch.setattr(slotlog, "replacement", lambda *given: (0, real(*given)[1]))
+
+
 def an_end_is_told_before_it_is_answered(patch: pytest.MonkeyPatch) -> None:
     real = Drive.finalize
 
@@ -162,6 +174,8 @@ DEFECTS = {
     "no cancelling": (what_is_followed_is_cancelled, "followed"),
     "unread": (a_slot_that_cannot_be_read_is_empty, "one"),
     "sealed": (a_transaction_goes_on_after_a_closed_slot, "tx"),
+    "replaced slots": (an_overwrite_names_nothing, "overwrite"),
+    "order": (an_overwrite_has_no_order, "overwrite"),
     "hasty end": (an_end_is_told_before_it_is_answered, "one"),
 }
 

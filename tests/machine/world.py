@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from machine.applications import Applications, Behaviour
+from machine.applications import Applications, Behaviour, JobError
 from machine.places import Launches, Objects, Store, Watched
 from machine.process import Broken, Client, Effect, Failed, Process, ask, landed
 from machine.promises import RESOLVABLE, UNFOLLOWED, Promises
@@ -38,9 +38,9 @@ from sparkonce.launch.protocol import Phase
 from sparkonce.local.prepare import Prepared
 from sparkonce.local.runner import Ending, LocalRunner
 from sparkonce.model.record import Address, HeldReason, Record, State, application_name
-from sparkonce.model.spec import OnFinalized, OnMismatch
+from sparkonce.model.spec import OnFinalized, OnMismatch, WriteMode
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.protocol import Sink
+from sparkonce.sink.protocol import Committed, Sink, SinkKey
 from sparkonce.store.protocol import IdempotencyStore, Lease
 from sparkonce.store.sqlite.lease import FileLease
 
@@ -130,7 +130,9 @@ class World:
         self.launcher = Launches(self)
         places = {name: FolderObjects(self.folder / name, durable=False) for name in self.config.outputs}
         self.tables = {name: Objects(self, name, place) for name, place in places.items()}
-        self.sinks: dict[str, Sink] = {name: Watched(self, table) for name, table in self.tables.items()}
+        self.sinks: dict[str, Sink] = {
+            name: Watched(self, table, self.config.mode) for name, table in self.tables.items()
+        }
         policy = scene.jobs["A"].policy
         self.policy = replace(
             policy, backoff_initial=0.0, max_attempts=max_attempts, heartbeat_timeout=30.0, start_timeout=60.0
@@ -225,6 +227,15 @@ class World:
         prepared = self.prepared(version, supersede=supersede, rerun_if_failed=rerun_if_failed)
         self._start(f"request{version}", lambda embedded: embedded.submit(prepared), patient=patient)
 
+    def another_key_writes(self, output: str, mode: WriteMode) -> None:
+        """A whole job of another key writes to an output, before any other process goes on."""
+        number = self.number("other key")
+        key_hash = hashlib.sha256(f"{self.address.key_hash} {number}".encode()).hexdigest()
+        sink, key = Watched(self, self.tables[output], mode), SinkKey(key_hash=key_hash, output=output, generation=1)
+        self.note(f"-- another key writes to {output}: {mode}")
+        slot = sink.stage(f"other{number}", key, 1, fingerprint="other")  # type: ignore[arg-type]  # the stager accepts a name in place of rows
+        assert isinstance(run(sink.commit(key, slot)), Committed)
+
     def cancel(self) -> None:
         async def body(embedded: Simulated) -> object:
             record = await self._record(embedded)
@@ -292,7 +303,7 @@ class World:
         if isinstance(answer, Broken):
             raise answer
         if isinstance(answer, _NEVER) or (
-            isinstance(answer, Exception) and not isinstance(answer, SparkonceError | RuntimeError)
+            isinstance(answer, Exception) and not isinstance(answer, SparkonceError | JobError)
         ):
             raise Broken("no error of this kind", f"{process}: {answer!r}") from answer
         if isinstance(answer, Ending) and answer.record is not None and answer.record.outcome is not None:

@@ -194,6 +194,11 @@ def test_required_keys_and_other_methods(place: Place) -> None:
         (["--upstream", "http://ann:hunter2@x", "--store", "memory:"], "the upstream is not http(s)"),
         (["--upstream", "http://x", "--store", "redis://:hunter2@x"], "is no ledger of answers"),
         (["--upstream", "http://x", "--store", "memory:", "--listen", "8080"], "'8080' is not HOST:PORT"),
+        (["--upstream", "http://x", "--store", "memory:", "--profile", "hive"], "the only profile is iceberg"),
+        (
+            ["--upstream", "http://x", "--store", "memory:", "--profile", "iceberg", "--rerun"],
+            "--profile iceberg decides which requests take keys",
+        ),
     ],
 )
 def test_a_bad_option_is_one_sentence(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,6 +18,7 @@ from sparkonce.asgi import Asgi, Receive, Send, send_reply
 from sparkonce.errors import InvalidInput
 from sparkonce.replies.coordinator import Refusal
 from sparkonce.replies.exchange import problem
+from sparkonce.replies.protocol import Reply
 
 LOG = logging.getLogger(__name__)
 
@@ -26,11 +27,16 @@ CONNECTS = 5.0
 CONNECTIONS = 1000
 """To the upstream at a time; further requests wait for one as long as for a connection."""
 
+MOST = 64 * 1024 * 1024
+"""Bytes of an answer that the proxy reads itself: the metadata of a table has some megabytes at most."""
+
 _HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 })  # fmt: skip
 """Headers of one connection (RFC 9110, section 7.6.1)."""
+_OWN = _HOP | {b"host", b"content-length", b"accept-encoding"}
+"""Headers that a request of the proxy's own has its own of."""
 
 
 class Upstream:
@@ -71,9 +77,8 @@ class Upstream:
 
     async def _forward(self, scope: Asgi, receive: Receive, send: Send) -> None:
         client = self._of_keys if "sparkonce" in scope else self._client
-        query = scope.get("query_string", b"")
-        path = scope.get("raw_path") or scope["path"].encode()
-        url = self._base + path.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
+        query = scope.get("query_string", b"").decode("latin-1")
+        url = self._base + raw_path(scope) + (f"?{query}" if query else "")
         dropped = _HOP | {b"host"} | _named(scope["headers"])
         headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
         has_body = any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
@@ -102,6 +107,33 @@ class Upstream:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             LOG.warning("the upstream failed: %s", error)
             await _failed(send, 502, "the connection to the service broke before it had answered", began=began)
+
+    async def ask(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes | None = None
+    ) -> Reply | None:
+        """The answer to a request of the proxy's own, on a connection of its own. None: there was none, or it was longer than `MOST`, and
+        whether the request arrived is not known.
+
+        `path`: as it is sent, with its query. `headers`: names in lower case; those of one connection are left out."""
+        sent = [(name, value) for name, value in headers if name.encode() not in _OWN]
+        request = self._of_keys.build_request(method, self._base + path, headers=sent, content=body)
+        parts: list[bytes] = []
+        try:
+            async with contextlib.aclosing(await self._of_keys.send(request, stream=True)) as answer:
+                async for part in answer.aiter_bytes():
+                    parts.append(part)
+                    if sum(map(len, parts)) > MOST:
+                        return None
+        except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
+            LOG.warning("the upstream did not answer %s %s: %s", method, path, error)
+            return None
+        kept = [(name.lower(), value) for name, value in answer.headers.items()]
+        return Reply(answer.status_code, tuple(kept), b"".join(parts))
+
+
+def raw_path(scope: Asgi) -> str:
+    """The path of a request as it was sent, without its query."""
+    return bytes(scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
 
 
 async def _failed(send: Send, status: int, what: str, *, began: bool) -> None:

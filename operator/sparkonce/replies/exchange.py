@@ -153,6 +153,18 @@ def problem_of(refusal: Refusal) -> Reply:
     return problem(refusal.status, refusal.title, str(refusal), retry_after=refusal.retry_after)
 
 
+class ReplyForm:
+    """The form of answers that are not the service's own."""
+
+    def refused(self, refusal: Refusal) -> Reply:
+        return problem_of(refusal)
+
+    async def replayed(self, request: KeyedRequest, recorded: Reply) -> Reply:
+        """What a repetition is sent. Raises: Refusal: it is not sent the recorded answer now."""
+        del request
+        return replay_of(recorded)
+
+
 def lifetime_of(policy: ReplyPolicy) -> Reply:
     """The advertisement of Iceberg's `GET /v1/config`."""
     return document(200, {"idempotency-key-lifetime": iso_duration(policy.lifetime)})

@@ -1,0 +1,348 @@
+"""The proxy's profile for Iceberg REST catalogs: keys for a catalog that has none.
+
+A client that sends an `Idempotency-Key` with a commit gets one effect and one answer, also where the catalog answered 503 after the
+commit, a connection broke, or this proxy died. Clients send keys to catalogs that advertise a lifetime, so `GET /v1/config` gains
+`idempotency-key-lifetime`. A repetition that comes while the first request runs is answered 503 and never 409, which clients take for a
+failed commit: they would delete its files. Refusals have Iceberg's form.
+
+**What became of a request whose answer was lost** the catalog shows. A commit that names the snapshot on which it was made
+(`assert-ref-snapshot-id`) lands at most once, so the same request is sent again, unless the table has its snapshots already:
+
+| the catalog says | then |
+| --- | --- |
+| 200 | it landed now, or its first sending did: one of the two |
+| 409, and the table has its snapshots | the first one landed: 200 |
+| 409, and the branch has moved on without them, with no gap in its history | another commit won: that 409 |
+| 409, and neither | unknown |
+
+A table that is created, or registered, can be created once: 409 is an answer only if the table that is there is visibly this one. Nothing
+of the kind holds for what is dropped or renamed, or for properties: unknown, 503 until the lifetime ends.
+
+**Nothing that a catalog vends is stored.** Its answers to commits have the table's metadata, and may have credentials; of these only the
+status is recorded. A repetition loads the table anew, by its own credentials, so that whoever may not load it gets no answer from here,
+either. Iceberg's specification allows that an answer shows a newer state. Of other answers the catalog is asked whether the caller may
+see the namespace.
+
+Sources: the `idempotency-key` parameter of Iceberg's REST specification; apache/iceberg #13867, #17947; apache/polaris #3803.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from sparkonce.asgi import Asgi, IdempotencyMiddleware, Receive, Send, send_reply
+from sparkonce.proxy.evidence import (
+    Json,
+    as_list,
+    as_mapping,
+    has_landed,
+    is_created,
+    is_registered,
+    json_object,
+    lands_once,
+    snapshots,
+    stands_on,
+    was_overtaken,
+)
+from sparkonce.proxy.upstream import Upstream, raw_path
+from sparkonce.replies.coordinator import KeyedRequest, NotDone, Reconciled, Refusal, Unknown
+from sparkonce.replies.exchange import REPLAYED, ReplyForm, document, iso_duration, replay_of
+from sparkonce.replies.keys import KeyPolicy
+from sparkonce.replies.policy import ReplyPolicy, Scope
+from sparkonce.replies.protocol import Reply
+
+NAMESPACES, NAMESPACE = "/namespaces", "/namespaces/{namespace}"
+TABLE, VIEW = f"{NAMESPACE}/tables/{{table}}", f"{NAMESPACE}/views/{{view}}"
+OPERATIONS = (
+    ("updateTable", "POST", TABLE),
+    ("dropTable", "DELETE", TABLE),
+    ("replaceView", "POST", VIEW),
+    ("dropView", "DELETE", VIEW),
+    ("createTable", "POST", f"{NAMESPACE}/tables"),
+    ("createView", "POST", f"{NAMESPACE}/views"),
+    ("registerTable", "POST", f"{NAMESPACE}/register"),
+    ("registerView", "POST", f"{NAMESPACE}/register-view"),
+    ("updateProperties", "POST", f"{NAMESPACE}/properties"),
+    ("dropNamespace", "DELETE", NAMESPACE),
+    ("createNamespace", "POST", NAMESPACES),
+    ("renameTable", "POST", "/tables/rename"),
+    ("renameView", "POST", "/views/rename"),
+    ("commitTransaction", "POST", "/transactions/commit"),
+)
+"""Operations with lasting effects whose parameters name the key in Iceberg's OpenAPI, by their `operationId`. Planning a scan takes keys,
+too, and leaves nothing behind: it is passed on."""
+LIFETIME = 3600.0
+"""Seconds. Clients repeat a request for minutes; all their keys of this time share one ceiling."""
+LARGEST_COMMIT = 8 * 1024 * 1024
+"""Bytes of a request: schemas of thousands of columns have some."""
+LOADED = frozenset({"updateTable", "createTable", "registerTable", "replaceView", "createView", "registerView"})
+"""Operations whose answer is what is loaded afterwards, or a part of it."""
+PLAIN = frozenset({"namespace", "properties", "updated", "removed", "missing"})
+"""Fields of the answers about namespaces."""
+DENIED = frozenset({401, 403, 419})
+"""Statuses of a caller who may not."""
+SEPARATOR = "%1F"
+"""Between the levels of a namespace in a path: the one that each server takes, whatever else it advertises."""
+_NOT_FORWARDED = frozenset({"idempotency-key", "content-type", "content-length", "if-match", "if-none-match"})
+_ERRORS = {400: "BadRequestException", 503: "ServiceUnavailableException", 500: "InternalServerError"}
+
+
+SCOPES = tuple(
+    Scope(path=f"/v1{{prefix...}}{path}", methods=frozenset({method}), operation=name)
+    for name, method, path in OPERATIONS
+)
+
+
+_PATTERNS = tuple(
+    (name, method, re.compile("(?P<root>/v1.*?)" + re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)))
+    for name, method, path in OPERATIONS
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    path: str
+    root: str
+    """The path up to `/v1` and the prefix."""
+    namespace: str
+    """As in the path; empty where that has none."""
+
+    @classmethod
+    def of(cls, request: KeyedRequest) -> Operation:
+        for name, method, pattern in _PATTERNS:
+            if method == request.method and (found := pattern.fullmatch(request.path)) is not None:
+                return cls(name, request.path, found["root"], found.groupdict().get("namespace") or "")
+        raise ValueError(f"{request.method} {request.path} takes no key")
+
+    def table(self, identifier: object) -> str | None:
+        """The path of a table that a body names; None: it names none."""
+        match identifier:
+            case {"namespace": [*levels], "name": str(name)} if levels and all(
+                isinstance(each, str) for each in levels
+            ):
+                return f"{self.namespace_of(levels)}/tables/{quote(name, safe='')}"
+        return None
+
+    def namespace_of(self, levels: Iterable[str]) -> str:
+        return f"{self.root}{NAMESPACES}/{SEPARATOR.join(quote(each, safe='') for each in levels)}"
+
+
+class CatalogPolicy(ReplyPolicy):
+    def kept(self, reply: Reply) -> Reply:
+        """Of a success the status alone, unless all of its fields are known to have no credentials."""
+        kept = super().kept(reply)
+        fields = json_object(kept.body).keys()
+        if reply.status != 200 or not kept.body or (fields and fields <= PLAIN):
+            return kept
+        return Reply(kept.status, (), b"", len(reply.body))
+
+
+def catalog_policy(lifetime: float = LIFETIME) -> ReplyPolicy:
+    """lifetime: seconds. Tokens of a client change between two tries, and the catalog itself checks each caller, so none is in the key."""
+    return CatalogPolicy(
+        scopes=SCOPES,
+        keys=KeyPolicy.UUID7,
+        caller_in_key=False,
+        lifetime=lifetime,
+        busy_status=503,
+        max_request_bytes=LARGEST_COMMIT,
+    )
+
+
+class CatalogProxy(ReplyForm):
+    """An ASGI application: the catalog of the upstream, with keys."""
+
+    def __init__(self, upstream: Upstream, *, store: str, policy: ReplyPolicy | None = None) -> None:
+        """Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
+        self._upstream, self._policy = upstream, policy or catalog_policy()
+        self._app = IdempotencyMiddleware(
+            upstream,
+            store=store,
+            policy=self._policy,
+            reconcile=self.reconcile,
+            caller=lambda _: "",
+            form=self,
+        )
+
+    async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = raw_path(scope)
+        if scope["method"] == "GET" and path == "/v1/config":
+            await send_reply(send, await self._config(scope))
+            return
+        # As it was sent: a level or a name with an encoded slash is one part of the path.
+        await self._app({**scope, "path": path}, receive, send)
+
+    async def _config(self, scope: Asgi) -> Reply:
+        query = scope.get("query_string", b"").decode("latin-1")
+        headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        answer = await self._upstream.ask("GET", "/v1/config" + (f"?{query}" if query else ""), _plain(headers))
+        if answer is None:
+            return self.refused(_down())
+        config = json_object(answer.body)
+        if answer.status != 200 or not config:
+            return _passed(answer)
+        for section in ("defaults", "overrides"):  # by an address of the catalog's own, clients would go past the proxy
+            config = {
+                **config,
+                section: {name: each for name, each in as_mapping(config.get(section)).items() if name != "uri"},
+            }
+        return document(200, {**config, "idempotency-key-lifetime": iso_duration(self._policy.lifetime)})
+
+    # --- answers that are not the catalog's own
+
+    def refused(self, refusal: Refusal) -> Reply:
+        kind = _ERRORS.get(refusal.status, "UnprocessableEntityException")
+        later = () if refusal.retry_after is None else (("retry-after", str(max(1, round(refusal.retry_after)))),)
+        error = {"message": str(refusal), "type": kind, "code": refusal.status}
+        return document(refusal.status, {"error": error}, headers=later)
+
+    async def replayed(self, request: KeyedRequest, recorded: Reply) -> Reply:
+        """The recorded answer, if the catalog lets the caller see what it is about."""
+        operation = Operation.of(request)
+        loads = recorded.status == 200 and operation.name in LOADED
+        staged = loads and _is_staged(request)
+        path = self._shown(operation, request, loads=loads)
+        answer = await (self._again(request) if staged else self._get(request, path))
+        if answer is None or answer.status >= 500:
+            raise _down()
+        if answer.status in DENIED or staged:
+            return _passed(answer)
+        if not loads:
+            return replay_of(recorded)
+        loaded = json_object(answer.body)
+        if answer.status != 200 or not loaded:
+            raise Refusal(
+                503,
+                "gone",
+                "the request was carried out, and what it wrote to has been dropped since; its answer cannot be given",
+            )
+        fields = ("metadata-location", "metadata") if operation.name == "updateTable" else tuple(loaded)
+        return document(200, {name: loaded[name] for name in fields if name in loaded}, headers=(REPLAYED,))
+
+    def _shown(self, operation: Operation, request: KeyedRequest, *, loads: bool) -> str:
+        """The path that is asked for before a replay. loads: it is the answer."""
+        body = json_object(request.body)
+        match operation.name:
+            case "updateTable" | "replaceView" if loads:
+                return operation.path
+            case "createTable" | "registerTable" | "createView" | "registerView" if loads:
+                return f"{operation.path.rpartition('/')[0]}/{_kind(operation)}/{quote(str(body.get('name')), safe='')}"
+            case "renameTable" | "renameView":
+                found = operation.table(body.get("destination"))
+            case "commitTransaction":
+                changes = as_list(body.get("table-changes"))
+                found = operation.table(as_mapping(changes[0]).get("identifier")) if changes else None
+            case "createNamespace":
+                levels = body.get("namespace")
+                return operation.namespace_of(map(str, levels)) if isinstance(levels, list) else operation.path
+            case "dropNamespace":
+                return f"{operation.root}{NAMESPACES}"
+            case _:
+                return f"{operation.root}{NAMESPACES}/{operation.namespace}"
+        return found.rpartition("/tables/")[0] if found else f"{operation.root}{NAMESPACES}"
+
+    # --- what became of a request
+
+    async def reconcile(self, request: KeyedRequest) -> Reconciled:
+        operation, body = Operation.of(request), json_object(request.body)
+        match operation.name:
+            case "updateTable":
+                return await self._committed(request, [(operation.path, body)])
+            case "commitTransaction":
+                changes = map(as_mapping, as_list(body.get("table-changes")))
+                named = [(operation.table(each.get("identifier")), each) for each in changes]
+                whole = [(path, change) for path, change in named if path is not None]
+                return await self._committed(request, whole) if len(whole) == len(named) > 0 else Unknown
+            case "createTable" if _is_staged(request):
+                return NotDone
+            case "createTable":
+                made = int(request.text.replace("-", "")[:12], 16)  # a UUIDv7 has its time
+                return await self._created(request, lambda found: is_created(body, found, since=made))
+            case "registerTable":
+                return await self._created(request, lambda found: is_registered(body, found))
+        return Unknown
+
+    async def _committed(self, request: KeyedRequest, changes: Sequence[tuple[str, Json]]) -> Reconciled:
+        """changes: by the path of their table; the catalog commits all of them or none."""
+        path, telling = max(changes, key=lambda each: (bool(snapshots(each[1])), bool(stands_on(each[1]))))
+        if has_landed(await self._metadata(request, path), telling):
+            return self._done(request)
+        if not any(lands_once(change) for _, change in changes):
+            return Unknown
+        answer = await self._again(request)
+        if answer is None:
+            return Unknown
+        if answer.status in (200, 204):
+            return answer
+        if answer.status not in (400, 409):
+            return Unknown
+        if has_landed(await self._metadata(request, path), telling):
+            return self._done(request)
+        if answer.status == 400:
+            return answer
+        moved = [was_overtaken(await self._metadata(request, path), change) for path, change in changes]
+        return answer if any(moved) else Unknown
+
+    @staticmethod
+    def _done(request: KeyedRequest) -> Reply:
+        """What the catalog has answered, as far as it is recorded: a replay loads the rest."""
+        return Reply(204) if Operation.of(request).name == "commitTransaction" else Reply(200, (), b"", 1)
+
+    async def _created(self, request: KeyedRequest, is_this: Callable[[Json], bool]) -> Reconciled:
+        answer = await self._again(request)
+        if answer is None:
+            return Unknown
+        if answer.status in (200, 400):
+            return answer
+        if answer.status != 409:
+            return Unknown
+        path = self._shown(Operation.of(request), request, loads=True)
+        found = await self._get(request, path)
+        there = found is not None and found.status == 200 and is_this(json_object(found.body))
+        return Reply(200, (), b"", 1) if there else Unknown
+
+    async def _metadata(self, request: KeyedRequest, path: str) -> Json:
+        answer = await self._get(request, path)
+        return (
+            as_mapping(json_object(answer.body).get("metadata")) if answer is not None and answer.status == 200 else {}
+        )
+
+    async def _get(self, request: KeyedRequest, path: str) -> Reply | None:
+        return await self._upstream.ask("GET", path, _plain(request.headers))
+
+    async def _again(self, request: KeyedRequest) -> Reply | None:
+        path = request.path + (f"?{request.query}" if request.query else "")
+        return await self._upstream.ask(request.method, path, request.headers, request.body)
+
+
+def _is_staged(request: KeyedRequest) -> bool:
+    """Whether a table is to be made by a later commit: the catalog keeps nothing of the request, and every answer is as good."""
+    return Operation.of(request).name == "createTable" and json_object(request.body).get("stage-create") is True
+
+
+def _kind(operation: Operation) -> str:
+    return "views" if operation.name.endswith("View") else "tables"
+
+
+def _plain(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Headers of a request that reads, for the same caller."""
+    return [(name, value) for name, value in headers if name not in _NOT_FORWARDED]
+
+
+def _passed(answer: Reply) -> Reply:
+    """An answer of the catalog's, as it is sent on after it was read whole."""
+    kept = [
+        (name, value) for name, value in answer.headers if name in ("content-type", "www-authenticate", "retry-after")
+    ]
+    return Reply(answer.status, (*kept, ("content-length", str(len(answer.body)))), answer.body)
+
+
+def _down() -> Refusal:
+    return Refusal(503, "upstream-down", "the catalog did not answer; send the request again later", retry_after=1)
