@@ -39,7 +39,7 @@ def gone(stage: Stage, key: str) -> bool:
 
 def test_a_record_is_purged_after_its_retention_and_its_object_expires(stage: Stage) -> None:
     """The record is not purged earlier; then the object is Expired and runs nothing. A new object is a new job, in a higher generation."""
-    stage.send("purged-1", "purged", retention={"succeeded": "3s"})
+    stage.send("purged-1", "purged", retention={"succeeded": "10s"})
     stage.send("kept", "kept", retention={"succeeded": "1h"})
     first = stage.until("purged-1", "Succeeded", "Expired")
     assert (first["phase"], first["generation"]) == ("Succeeded", 1)

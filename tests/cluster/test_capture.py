@@ -21,23 +21,29 @@ def send(scene: Scene, name: str, table: str) -> None:
     template["arguments"] += ["--table", f"{SHARED}/lake/{table}"]
     job["spec"]["outputs"][0]["capture"] = True
     scene.cluster.api.apply(job)
-    scene.open(name)
+
+
+def delete_driver(scene: Scene, name: str) -> None:
+    driver = scene.driver(name)["metadata"]["name"]
+    scene.cluster.api.delete(PODS, driver, scene.namespace, grace=0)
 
 
 def test_a_script_that_nobody_changed(scene: Scene) -> None:
-    """Its driver is deleted once it has written; the next attempt runs the same script, and its rows are there once. A script that writes
-    to a table that is not declared has failed after one attempt, and the message has the line that is missing."""
+    """Its driver is deleted before it writes, and the next one after it has written, before the script's end: its rows are there once. A
+    script that writes to a table that is not declared has failed after one attempt, and the message has the line that is missing."""
     send(scene, "captured", "captured")
     send(scene, "elsewhere", "another")
-    scene.until_marked("captured", "wrote")
-    driver = scene.driver("captured")["metadata"]["name"]
-    scene.cluster.api.delete(PODS, driver, scene.namespace, grace=0)
+    scene.open("elsewhere")
+    scene.until_marked("captured", "began")
+    delete_driver(scene, "captured")
     failed = scene.until("elsewhere", "Failed")
     assert failed["attempt"] == 1
     assert f"slotLog: {{path: '{SHARED}/lake/another'}}, capture: true}}" in failed["result"]["failure"]["message"]
     assert not (scene.shared / "lake" / "another").exists()
+    scene.until_marked("captured", "began", attempt=2)
+    scene.open("captured")
     scene.until_marked("captured", "wrote", attempt=2)
-    scene.open("captured.end")
+    delete_driver(scene, "captured")
     status = scene.until("captured", "Succeeded")
     scene.once("captured")
     assert (status["attempt"], status["result"]["outputs"][0]["rows"]) == (2, 100)

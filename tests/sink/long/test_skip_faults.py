@@ -11,7 +11,9 @@ import pytest
 
 from harness.lakes import Lake, days, lake_of
 from harness.late_keys import LATE, TODAY, TOMORROW, YESTERDAY, commits_of, load, sink_of, skipped_once
+from sparkonce import failpoints
 from sparkonce.blocking import run
+from sparkonce.failpoints import FailpointError
 from sparkonce.sink.delta import sink as delta_sink
 from sparkonce.sink.iceberg import commit as iceberg_commit
 from sparkonce.sink.iceberg import sink as iceberg_sink
@@ -35,16 +37,23 @@ def dying_at(point: str) -> Iterator[None]:
     """Ends what runs inside, the first time that it comes to a failpoint."""
 
     def hit(name: str) -> None:
-        if name == point:
-            raise Died(point)
+        try:
+            failpoints.hit(name)
+        except FailpointError as error:
+            raise Died(point) from error  # which no handler takes for a lost reply
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKONCE_FAILPOINTS", f"{point}=1*raise")
+        failpoints.reset()
         for module in (delta_sink, iceberg_sink, iceberg_commit):
             patch.setattr(module, "hit", hit)
         try:
             yield
         except Died:
             return
+        finally:
+            patch.undo()
+            failpoints.reset()
         pytest.fail(f"it did not come to {point}")
 
 
