@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from harness import effort
-from harness.lakes import Lake, days, lake_of
+from harness.lakes import DeltaLake, Lake, days, lake_of
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput, LateInSeries
 from sparkonce.failpoints import FailpointError, hit
@@ -149,9 +149,8 @@ class Turns:
             return
         except InvalidInput as refused:
             gone = not key.before <= self.rows
-            self._require(
-                gone and "of the generation before" in str(refused), f"refused, and nothing is gone: {refused}"
-            )
+            said = "of the generation before" if isinstance(self.lake, DeltaLake) else "of an earlier generation"
+            self._require(gone and said in str(refused), f"refused, and nothing is gone: {refused}")
             self.seen["gone before staging"] += 1
             return
         self._require(not late or (key.series and key.series.on_late is OnLate.SKIP), "late, and was staged")
