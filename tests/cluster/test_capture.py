@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from harness.node.scene import SHARED, Scene
-from sparkonce.launch.kubernetes import PODS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -23,11 +22,6 @@ def send(scene: Scene, name: str, table: str) -> None:
     scene.cluster.api.apply(job)
 
 
-def delete_driver(scene: Scene, name: str) -> None:
-    driver = scene.driver(name)["metadata"]["name"]
-    scene.cluster.api.delete(PODS, driver, scene.namespace, grace=0)
-
-
 def test_a_script_that_nobody_changed(scene: Scene) -> None:
     """Its driver is deleted before it writes, and the next one after it has written, before the script's end: its rows are there once. A
     script that writes to a table that is not declared has failed after one attempt, and the message has the line that is missing."""
@@ -35,7 +29,7 @@ def test_a_script_that_nobody_changed(scene: Scene) -> None:
     send(scene, "elsewhere", "another")
     scene.open("elsewhere")
     scene.until_marked("captured", "began")
-    delete_driver(scene, "captured")
+    scene.delete_pod(scene.driver("captured"))
     failed = scene.until("elsewhere", "Failed")
     assert failed["attempt"] == 1
     assert f"slotLog: {{path: '{SHARED}/lake/another'}}, capture: true}}" in failed["result"]["failure"]["message"]
@@ -43,7 +37,7 @@ def test_a_script_that_nobody_changed(scene: Scene) -> None:
     scene.until_marked("captured", "began", attempt=2)
     scene.open("captured")
     scene.until_marked("captured", "wrote", attempt=2)
-    delete_driver(scene, "captured")
+    scene.delete_pod(scene.driver("captured"))
     status = scene.until("captured", "Succeeded")
     scene.once("captured")
     assert (status["attempt"], status["result"]["outputs"][0]["rows"]) == (2, 100)

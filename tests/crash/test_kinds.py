@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from crash.scene import HERE, PATIENCE, ROWS, Scene
 from harness import effort
-from harness.eventually import assert_eventually
 from harness.patience import until_ended
 from sparkonce.sink.slotlog.snapshot import Table
 
@@ -103,24 +101,17 @@ def scene(tmpfs_path: Path) -> Any:
     made.clear()
 
 
-def dies(scene: Scene, point: str, skip: int, *, alone: bool) -> None:
-    """A run whose driver is killed at the step, and its runner too unless `alone`."""
+def dies(scene: Scene, point: str, skip: int) -> None:
+    """A run whose driver is killed at the step, once, and its runner too."""
     before = scene.hits().count(f"{point}=kill")
-    runner = scene.run(f"{point}={skip}*off->1*kill" if skip else f"{point}=1*kill")
-    if alone:
-        until_ended(runner, PATIENCE)
-    else:
-        assert_eventually(lambda: scene.hits().count(f"{point}=kill") > before or runner.poll() is not None, PATIENCE)
-        runner.kill()
-        runner.wait()
-        scene.signal_attempts(signal.SIGKILL)
+    scene.kill_at(point, skip=skip)
     assert scene.hits().count(f"{point}=kill") == before + 1
 
 
 @pytest.mark.parametrize(("point", "skip"), effort.sampled(STEPS))
 def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: int) -> None:
     """Driver and runner die at the step; the next run ends with every row of all three outputs once."""
-    dies(scene, point, skip, alone=False)
+    dies(scene, point, skip)
     assert scene.finish()["phase"] == "Succeeded"
     assert scene.all_or_nothing()
 
@@ -129,7 +120,7 @@ def test_a_driver_killed_at_a_step_then_a_run(scene: Kinds, point: str, skip: in
 def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip: int) -> None:
     """Driver and runner die at the step, and a user cancels. If the transaction was sealed by then: Succeeded with all of it; otherwise
     Cancelled with nothing in any output."""
-    dies(scene, point, skip, alone=False)
+    dies(scene, point, skip)
     cancelled = scene.run(command=("cancel", KEY, "--reason", "enough"))
     until_ended(cancelled, PATIENCE)
     said = scene.said()
@@ -141,8 +132,8 @@ def test_a_driver_killed_at_a_step_then_a_cancel(scene: Kinds, point: str, skip:
 @pytest.mark.parametrize(("point", "after", "skip"), effort.sampled(SETTLES))
 def test_who_settles_dies_too(scene: Kinds, point: str, after: str, skip: int) -> None:
     """The driver dies, then the next owner while it settles the driver's attempt: the owner after that ends with all three outputs."""
-    dies(scene, after, skip, alone=False)
-    dies(scene, point, 0, alone=False)
+    dies(scene, after, skip)
+    dies(scene, point, 0)
     assert scene.finish()["phase"] == "Succeeded"
     assert scene.all_or_nothing()
 
@@ -152,7 +143,7 @@ def test_a_sealed_transaction_whose_table_was_dropped_is_held_with_the_reason(sc
     """The transaction can be neither completed nor discarded: Held, with the output and the reason, although a new table of that name
     exists. Slots before it that could be committed are committed."""
     catalog = load_catalog("lake", **properties(scene.folder))
-    dies(scene, "driver.seal.after", 0, alone=False)
+    dies(scene, "driver.seal.after", 0)
     if dropped == DELTA:
         shutil.rmtree(scene.folder / "lake" / DELTA)
         numbers = pa.table({"n": pa.array([], pa.int64())})

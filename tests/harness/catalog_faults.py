@@ -7,11 +7,10 @@ knows none of these.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,10 +18,9 @@ from typing import Any
 
 import httpx
 
-from harness.child import Child, free_port
+from harness.child import Child
+from harness.reply_proxy import started_proxy
 
-STARTS = 30.0
-"""Seconds for a proxy on a busy machine."""
 SECRET = "planted-secret-of-a-store"
 """Vended with every table."""
 STRANGER = "Bearer stranger"
@@ -146,24 +144,6 @@ def once(fault: CatalogFault, part: str, times: int = 1) -> Callable[[str, str],
     return plan
 
 
-@contextmanager
-def proxy(folder: Path, upstream: str, *, failpoints: str = "") -> Iterator[tuple[str, Child]]:
-    """A proxy's URL and process."""
-    port = free_port()
-    command = [sys.executable, "-m", "sparkonce", "proxy", "--listen", f"127.0.0.1:{port}", "--upstream", upstream]
-    command += ["--store", f"sqlite:///{folder / 'replies.db'}", "--profile", "iceberg"]
-    child = Child(f"proxy {port}", command, folder / f"proxy-{port}.log", {"SPARKONCE_FAILPOINTS": failpoints})
-    child.start()
-    url = f"http://127.0.0.1:{port}"
-    try:
-        child.until(lambda: _answers(url), STARTS)
-        yield url, child
-    finally:
-        child.kill()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/v1/config", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
+def proxy(folder: Path, upstream: str, *, failpoints: str = "") -> AbstractContextManager[tuple[str, Child]]:
+    """The URL and process of a proxy before a catalog."""
+    return started_proxy(folder, upstream, "--profile", "iceberg", shows="/v1/config", failpoints=failpoints)

@@ -15,9 +15,9 @@ import pytest
 
 from harness.child import Child, free_port
 from harness.patience import stretched
+from harness.reply_proxy import STARTS, serves, started_proxy
 
 SERVICE = Path(__file__).parents[1] / "harness" / "counting_service.py"
-STARTS = 30.0
 
 
 @dataclass
@@ -36,32 +36,10 @@ class Place:
     @contextmanager
     def proxy(self, *options: str, failpoints: str = "") -> Iterator[str]:
         """A proxy's URL."""
-        port = free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "sparkonce",
-            "proxy",
-            "--listen",
-            f"127.0.0.1:{port}",
-            "--advertise",
-            "/lifetime",
-        ]
-        command += [
-            "--upstream",
-            f"http://127.0.0.1:{self.port}",
-            "--store",
-            f"sqlite:///{self.folder / 'replies.db'}",
-            *options,
-        ]
-        child = Child(f"proxy {port}", command, self.folder / f"proxy-{port}.log", {"SPARKONCE_FAILPOINTS": failpoints})
-        child.start()
-        url = f"http://127.0.0.1:{port}"
-        try:
-            child.until(lambda: _answers(f"{url}/lifetime"), STARTS)
+        advertised, upstream = "/lifetime", f"http://127.0.0.1:{self.port}"
+        given = ("--advertise", advertised, *options)
+        with started_proxy(self.folder, upstream, *given, shows=advertised, failpoints=failpoints) as (url, _):
             yield url
-        finally:
-            child.kill()
 
 
 @pytest.fixture
@@ -71,16 +49,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
         "service", [sys.executable, str(SERVICE), str(port), str(tmp_path / "effects")], tmp_path / "service.log"
     )
     service.start()
-    service.until(lambda: _answers(f"http://127.0.0.1:{port}"), STARTS)
+    service.until(lambda: serves(f"http://127.0.0.1:{port}"), STARTS)
     yield Place(tmp_path, service, port)
     service.kill()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=1.0).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def post(
@@ -152,7 +123,7 @@ def test_a_service_that_cannot_be_reached_frees_the_key(place: Place) -> None:
             down = post(proxy, key)
             assert (down.status_code, down.json()["title"], down.headers["retry-after"]) == (503, "upstream-down", "1")
         place.service.start()
-        place.service.until(lambda: _answers(f"http://127.0.0.1:{place.port}"), STARTS)
+        place.service.until(lambda: serves(f"http://127.0.0.1:{place.port}"), STARTS)
         assert post(proxy).text == "1"
         assert post(proxy).headers["idempotency-replayed"] == "true"
     assert place.effects == 1

@@ -19,9 +19,9 @@ A table that is created, or registered, can be created once: 409 is an answer on
 of the kind holds for what is dropped or renamed, or for properties: unknown, 503 until the lifetime ends.
 
 **Nothing that a catalog vends is stored.** Its answers to commits have the table's metadata, and may have credentials; of these only the
-status is recorded. A repetition loads the table anew, by its own credentials, so that whoever may not load it gets no answer from here,
-either. Iceberg's specification allows that an answer shows a newer state. Of other answers the catalog is asked whether the caller may
-see the namespace.
+status is recorded. For a repetition the proxy loads the table anew with that request's credentials, so a caller who may not load it gets
+the catalog's refusal. Iceberg's specification allows the answer to show a newer state. Before it replays any other answer, the proxy asks
+the catalog whether the caller may see the namespace.
 
 Sources: the `idempotency-key` parameter of Iceberg's REST specification; apache/iceberg #13867, #17947; apache/polaris #3803.
 """
@@ -205,10 +205,10 @@ class CatalogProxy(ReplyForm):
 
     async def replayed(self, request: KeyedRequest, recorded: Reply) -> Reply:
         """The recorded answer, if the catalog lets the caller see what it is about."""
-        operation = Operation.of(request)
+        operation, body = Operation.of(request), json_object(request.body)
         loads = recorded.status == 200 and operation.name in LOADED
-        staged = loads and _is_staged(request)
-        path = self._shown(operation, request, loads=loads)
+        staged = loads and _is_staged(operation, body)
+        path = _shown(operation, body, loads=loads)
         answer = await (self._again(request) if staged else self._get(request, path))
         if answer is None or answer.status >= 500:
             raise _down()
@@ -226,28 +226,6 @@ class CatalogProxy(ReplyForm):
         fields = ("metadata-location", "metadata") if operation.name == "updateTable" else tuple(loaded)
         return document(200, {name: loaded[name] for name in fields if name in loaded}, headers=(REPLAYED,))
 
-    def _shown(self, operation: Operation, request: KeyedRequest, *, loads: bool) -> str:
-        """The path that is asked for before a replay. loads: it is the answer."""
-        body = json_object(request.body)
-        match operation.name:
-            case "updateTable" | "replaceView" if loads:
-                return operation.path
-            case "createTable" | "registerTable" | "createView" | "registerView" if loads:
-                return f"{operation.path.rpartition('/')[0]}/{_kind(operation)}/{quote(str(body.get('name')), safe='')}"
-            case "renameTable" | "renameView":
-                found = operation.table(body.get("destination"))
-            case "commitTransaction":
-                changes = as_list(body.get("table-changes"))
-                found = operation.table(as_mapping(changes[0]).get("identifier")) if changes else None
-            case "createNamespace":
-                levels = body.get("namespace")
-                return operation.namespace_of(map(str, levels)) if isinstance(levels, list) else operation.path
-            case "dropNamespace":
-                return f"{operation.root}{NAMESPACES}"
-            case _:
-                return f"{operation.root}{NAMESPACES}/{operation.namespace}"
-        return found.rpartition("/tables/")[0] if found else f"{operation.root}{NAMESPACES}"
-
     # --- what became of a request
 
     async def reconcile(self, request: KeyedRequest) -> Reconciled:
@@ -260,13 +238,13 @@ class CatalogProxy(ReplyForm):
                 named = [(operation.table(each.get("identifier")), each) for each in changes]
                 whole = [(path, change) for path, change in named if path is not None]
                 return await self._committed(request, whole) if len(whole) == len(named) > 0 else Unknown
-            case "createTable" if _is_staged(request):
+            case "createTable" if _is_staged(operation, body):
                 return NotDone
             case "createTable":
                 made = int(request.text.replace("-", "")[:12], 16)  # a UUIDv7 has its time
-                return await self._created(request, lambda found: is_created(body, found, since=made))
+                return await self._created(request, operation, body, lambda found: is_created(body, found, since=made))
             case "registerTable":
-                return await self._created(request, lambda found: is_registered(body, found))
+                return await self._created(request, operation, body, lambda found: is_registered(body, found))
         return Unknown
 
     async def _committed(self, request: KeyedRequest, changes: Sequence[tuple[str, Json]]) -> Reconciled:
@@ -283,19 +261,24 @@ class CatalogProxy(ReplyForm):
             return answer
         if answer.status not in (400, 409):
             return Unknown
-        if has_landed(await self._metadata(request, path), telling):
+        there = await self._metadata(request, path)
+        if has_landed(there, telling):
             return self._done(request)
         if answer.status == 400:
             return answer
-        moved = [was_overtaken(await self._metadata(request, path), change) for path, change in changes]
-        return answer if any(moved) else Unknown
+        for other, change in changes:
+            if was_overtaken(there if other == path else await self._metadata(request, other), change):
+                return answer
+        return Unknown
 
     @staticmethod
     def _done(request: KeyedRequest) -> Reply:
         """What the catalog has answered, as far as it is recorded: a replay loads the rest."""
         return Reply(204) if Operation.of(request).name == "commitTransaction" else Reply(200, (), b"", 1)
 
-    async def _created(self, request: KeyedRequest, is_this: Callable[[Json], bool]) -> Reconciled:
+    async def _created(
+        self, request: KeyedRequest, operation: Operation, body: Json, is_this: Callable[[Json], bool]
+    ) -> Reconciled:
         answer = await self._again(request)
         if answer is None:
             return Unknown
@@ -303,8 +286,7 @@ class CatalogProxy(ReplyForm):
             return answer
         if answer.status != 409:
             return Unknown
-        path = self._shown(Operation.of(request), request, loads=True)
-        found = await self._get(request, path)
+        found = await self._get(request, _shown(operation, body, loads=True))
         there = found is not None and found.status == 200 and is_this(json_object(found.body))
         return Reply(200, (), b"", 1) if there else Unknown
 
@@ -322,9 +304,31 @@ class CatalogProxy(ReplyForm):
         return await self._upstream.ask(request.method, path, request.headers, request.body)
 
 
-def _is_staged(request: KeyedRequest) -> bool:
+def _shown(operation: Operation, body: Json, *, loads: bool) -> str:
+    """The path that is asked for before a replay. loads: it is the answer."""
+    match operation.name:
+        case "updateTable" | "replaceView" if loads:
+            return operation.path
+        case "createTable" | "registerTable" | "createView" | "registerView" if loads:
+            return f"{operation.path.rpartition('/')[0]}/{_kind(operation)}/{quote(str(body.get('name')), safe='')}"
+        case "renameTable" | "renameView":
+            found = operation.table(body.get("destination"))
+        case "commitTransaction":
+            changes = as_list(body.get("table-changes"))
+            found = operation.table(as_mapping(changes[0]).get("identifier")) if changes else None
+        case "createNamespace":
+            levels = body.get("namespace")
+            return operation.namespace_of(map(str, levels)) if isinstance(levels, list) else operation.path
+        case "dropNamespace":
+            return f"{operation.root}{NAMESPACES}"
+        case _:
+            return f"{operation.root}{NAMESPACES}/{operation.namespace}"
+    return found.rpartition("/tables/")[0] if found else f"{operation.root}{NAMESPACES}"
+
+
+def _is_staged(operation: Operation, body: Json) -> bool:
     """Whether a table is to be made by a later commit: the catalog keeps nothing of the request, and every answer is as good."""
-    return Operation.of(request).name == "createTable" and json_object(request.body).get("stage-create") is True
+    return operation.name == "createTable" and body.get("stage-create") is True
 
 
 def _kind(operation: Operation) -> str:

@@ -117,18 +117,18 @@ class Upstream:
         `path`: as it is sent, with its query. `headers`: names in lower case; those of one connection are left out."""
         sent = [(name, value) for name, value in headers if name.encode() not in _OWN]
         request = self._of_keys.build_request(method, self._base + path, headers=sent, content=body)
-        parts: list[bytes] = []
+        read = bytearray()
         try:
             async with contextlib.aclosing(await self._of_keys.send(request, stream=True)) as answer:
                 async for part in answer.aiter_bytes():
-                    parts.append(part)
-                    if sum(map(len, parts)) > MOST:
+                    read += part
+                    if len(read) > MOST:
                         return None
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
             LOG.warning("the upstream did not answer %s %s: %s", method, path, error)
             return None
         kept = [(name.lower(), value) for name, value in answer.headers.items()]
-        return Reply(answer.status_code, tuple(kept), b"".join(parts))
+        return Reply(answer.status_code, tuple(kept), bytes(read))
 
 
 def raw_path(scope: Asgi) -> str:

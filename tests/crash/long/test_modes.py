@@ -76,7 +76,7 @@ def test_a_driver_killed_at_a_step_of_an_overwrite(tmpfs_path: Path, point: str,
     committed before, and is replaced where it was committed afterwards; the job's own rows are there once."""
     scene = scene_of(tmpfs_path, shape)
     try:
-        dies(scene, point, 0, alone=False)
+        dies(scene, point, 0)
         landed = {name: FOREIGN not in numbers for name, numbers in scene.rows_of().items()}
         scene.add(LATER)
         assert scene.finish()["phase"] == "Succeeded"
@@ -153,7 +153,7 @@ def test_a_driver_killed_at_a_step_of_an_overwrite_of_a_slot_log(tmpfs_path: Pat
     """As of the other kinds: the later row stays where the overwrite had been committed before, and is replaced otherwise."""
     scene = log_scene(tmpfs_path)
     try:
-        dies(scene, point, 0, alone=False)
+        dies(scene, point, 0)
         landed = FOREIGN not in scene.rows_of()
         scene.add(LATER)
         assert scene.finish()["phase"] == "Succeeded"

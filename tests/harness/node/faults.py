@@ -131,7 +131,7 @@ def driver_cut_off(hit: Hit) -> None:
 
 def executor_deleted(hit: Hit) -> None:
     pods = assert_eventually(lambda: hit.scene.executors(hit.name), LONG)
-    hit.scene.cluster.api.delete(PODS, pods[0]["metadata"]["name"], hit.scene.namespace, grace=0)
+    hit.scene.delete_pod(pods[0])
     hit.open()
 
 

@@ -195,6 +195,10 @@ class Scene:
 
         return assert_eventually(look, LONG)
 
+    def delete_pod(self, pod: Json) -> None:
+        """`kubectl delete pod --force`: the object is gone at once, the process when the kubelet notices."""
+        self.cluster.api.delete(PODS, pod["metadata"]["name"], self.namespace, grace=0)
+
     def executors(self, name: str) -> Sequence[Json]:
         labels = f"sparkoperator.k8s.io/app-name={self.applications(name)[-1]['metadata']['name']},spark-role=executor"
         return self.cluster.api.list(PODS, self.namespace, labels=labels)
