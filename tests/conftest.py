@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, core, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from harness import effort, spark_archive, tiers
+from harness import effort, spark, spark_archive, tiers
 from harness.scheduling import OneWorkerPerCluster
 from sparkonce import failpoints
 
@@ -33,7 +33,9 @@ with larger campaigns than the gate's. Each is five times what such tests take w
 slow but not red, while a test that hangs is ended."""
 
 # For spark-submit, here and in child processes. They change nothing in a job, so keys and fingerprints stay the same.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{spark_archive.SHORT_LIVED} {spark_archive.options()}")
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS", f"{spark_archive.SHORT_LIVED} {spark_archive.options()} {spark.as_options()}"
+)
 
 # A process that a test gives up on is aborted, and prints where its threads are (harness/patience.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")

@@ -38,7 +38,7 @@ from harness.delta_jars import SESSION, resolved
 from harness.eventually import assert_eventually
 from harness.iceberg_rest import rest_server, spark_runtime
 from harness.patience import until_ended
-from harness.spark import INTERPRETED
+from harness.spark import as_options
 
 SCRIPT = Path(__file__).with_name("write_script.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -310,7 +310,7 @@ class Session:
             .config("spark.sql.shuffle.partitions", "1")
             .getOrCreate()
         )
-        common = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false", **INTERPRETED}
+        common = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
         self.conf = {
             "Parquet": common,
             "Delta": {**SESSION, "spark.jars": ",".join(map(str, resolved()))},
@@ -348,7 +348,7 @@ class Session:
 
 @contextlib.contextmanager
 def session() -> Iterator[Session]:
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{spark_archive.SHORT_LIVED} {spark_archive.options()}"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{spark_archive.SHORT_LIVED} {spark_archive.options()} {as_options()}"
     with tempfile.TemporaryDirectory() as name, rest_server(Path(name)) as server:
         os.environ.update(iceberg_tables.rest_catalog(server))
         made = Session(Path(name), server)

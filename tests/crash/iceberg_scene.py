@@ -12,7 +12,6 @@ from pyiceberg.types import IntegerType, LongType, NestedField
 from crash.scene import Scene
 from harness.iceberg_rest import EXTENSIONS, lake_at
 from harness.iceberg_tables import catalog
-from harness.spark import INTERPRETED
 
 NAME = "sales.orders"
 OLD = dict.fromkeys(range(10), 0)
@@ -27,7 +26,6 @@ def engine(jar: str, url: str) -> dict[str, str]:
         **lake_at(url),
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
-        **INTERPRETED,
     }
 
 

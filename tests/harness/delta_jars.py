@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from harness.binaries import cache, one_at_a_time, or_skip, to_stderr
-from harness.spark import INTERPRETED
 from harness.store_parts import IVY, RESOLVE, _do, _fresh
 
 DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
@@ -19,10 +18,8 @@ DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
 SESSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "1",
     "spark.ui.enabled": "false",
-    **INTERPRETED,
 }
 """Settings of a session that writes small Delta tables by this engine."""
 

@@ -23,9 +23,21 @@ if TYPE_CHECKING:
 
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Settings of a session: to compile the plans of a few rows takes longer than to interpret them."""
+"""Settings with which plans are interpreted: to compile the plans of a few rows takes longer."""
+AS_USERS_HAVE_IT: dict[str, Any] = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+"""Spark's defaults, for sessions that many rows of all types pass through."""
+FEW_FILES = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # tasks of a VACUUM, which by default are ten thousand
+}
+"""Settings for tables of a few files."""
 PATIENCE = 900.0
 """Seconds; half a minute on free cores."""
+
+
+def as_options() -> str:
+    """These settings as options of a JVM, for each Spark that the tests start on this machine; what a job or session sets itself wins."""
+    return " ".join(f"-D{name}={value}" for name, value in {**INTERPRETED, **FEW_FILES}.items())
 
 
 def java() -> str | None:
@@ -67,6 +79,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
+        .config(map=AS_USERS_HAVE_IT)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.local.dir", str(tmp_path_factory.mktemp("scratch")))

@@ -94,7 +94,7 @@ class Machine(RuleBasedStateMachine):
     )
     def begin(self, behaviours: list[Behaviour], max_attempts: int, seed: int, first: str, moment: int) -> None:
         """Two clients send the same request; the first fault strikes early, whatever rules follow."""
-        self.world = World(self.scene, behaviours, max_attempts=max_attempts)
+        self.world = World(self.scene, behaviours, max_attempts=max_attempts, seed=seed)
         self.seed, self.started = seed, True
         self.world.request("A")
         self.world.request("A")

@@ -31,7 +31,7 @@ def test_a_leader_whose_generation_was_forgotten_opens_no_second_one(
     tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its thaw it finds no record where it had opened generation 1, and reports that; running the job again takes a new request."""
-    world = World(prepared(tmpfs_path, CONFIGS["one"], monkeypatch), [], max_attempts=3)
+    world = World(prepared(tmpfs_path, CONFIGS["one"], monkeypatch), [], max_attempts=3, seed=0)
     world.request("A")
     leader = world.clients[0]
     _until(world, leader, "launcher.launch g1-a1")

@@ -105,13 +105,13 @@ class Simulated(LocalRunner):
 
 
 class World:
-    def __init__(self, scene: Scene, behaviours: list[Behaviour], *, max_attempts: int) -> None:
-        self.scene, self.config = scene, scene.config
+    def __init__(self, scene: Scene, behaviours: list[Behaviour], *, max_attempts: int, seed: int) -> None:
+        """`seed` decides how the hashes of this world's keys compare, so that the same schedule ends alike whatever was played before."""
+        self.scene, self.config, self.seed = scene, scene.config, seed
         scene.worlds += 1
         scene.world = self
         self.folder = scene.folder / f"tables{scene.worlds}"
-        key_hash = hashlib.sha256(f"{scene.worlds}".encode()).hexdigest()
-        self.address = Address(realm="local", key_hash=key_hash)
+        self.address = Address(realm="local", key_hash=self._key_hash("key"))
         self.behaviours, self.peaceful = behaviours, False
         self.numbers: Counter[str] = Counter()
         self.log: list[str] = []
@@ -139,6 +139,14 @@ class World:
         )
 
     # --- names, notes, numbers
+
+    def _key_hash(self, name: str) -> str:
+        """Its first half follows from the schedule; the second makes it another key than those of the worlds before, in the same ledger."""
+        drawn, unique = (
+            hashlib.sha256(text.encode()).hexdigest()[:32]
+            for text in (f"{self.seed} {name}", f"{self.scene.worlds} {name}")
+        )
+        return drawn + unique
 
     def number(self, kind: str) -> int:
         self.numbers[kind] += 1
@@ -230,8 +238,8 @@ class World:
     def another_key_writes(self, output: str, mode: WriteMode) -> None:
         """A whole job of another key writes to an output, before any other process goes on."""
         number = self.number("other key")
-        key_hash = hashlib.sha256(f"{self.address.key_hash} {number}".encode()).hexdigest()
-        sink, key = Watched(self, self.tables[output], mode), SinkKey(key_hash=key_hash, output=output, generation=1)
+        key = SinkKey(key_hash=self._key_hash(f"{number}"), output=output, generation=1)
+        sink = Watched(self, self.tables[output], mode)
         self.note(f"-- another key writes to {output}: {mode}")
         slot = sink.stage(f"other{number}", key, 1, fingerprint="other")  # type: ignore[arg-type]  # the stager accepts a name in place of rows
         assert isinstance(run(sink.commit(key, slot)), Committed)

@@ -147,7 +147,7 @@ def test_three_senders_of_one_script(made: Callable[..., Captured]) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("remedy", ["line", "warn"])
+@pytest.mark.parametrize("remedy", ["line", pytest.param("warn", marks=pytest.mark.soak)])
 def test_an_undeclared_write_is_refused_and_both_remedies_work(made: Callable[..., Captured], remedy: str) -> None:
     """One attempt, nothing written. With the line that the message names it is made once; with `capture: {undeclared: Warn}` it passes, and
     the result names it."""

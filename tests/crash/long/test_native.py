@@ -158,6 +158,7 @@ def test_a_block_killed_between_its_statements(made: Callable[[str], Statements]
     right(scene, "many")
 
 
+@pytest.mark.soak  # a captured script, which runs in such blocks, does it in TIER=all
 @pytest.mark.spark
 def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Statements]) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The statement of the woken driver is refused by Delta."""
@@ -171,6 +172,7 @@ def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], St
     right(scene, "many")
 
 
+@pytest.mark.soak  # a captured script, which runs in such blocks, does it in TIER=all
 @pytest.mark.spark
 def test_three_senders_of_one_block(made: Callable[[str], Statements]) -> None:
     """Three identical commands at once: the statements are there once, and three answers agree."""

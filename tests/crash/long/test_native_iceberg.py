@@ -114,6 +114,7 @@ def test_a_driver_that_dies_while_its_statement_runs(made: Callable[[str], Block
     scene.right("many")
 
 
+@pytest.mark.soak  # a captured script, which runs in such blocks, does it in TIER=all
 def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Blocks]) -> None:
     """Frozen inside its MERGE, JVM and all; the job is sent again and ends. The branch of the woken driver is gone and main has moved on,
     so Iceberg refuses its statement."""
@@ -144,6 +145,7 @@ def test_another_writer_commits_while_a_block_runs(made: Callable[[str], Blocks]
     scene.right(shape, FOREIGN)
 
 
+@pytest.mark.soak  # a captured script, which runs in such blocks, does it in TIER=all
 def test_three_senders_of_one_block(made: Callable[[str], Blocks]) -> None:
     """Three identical commands at once: the block is there once, and three answers agree."""
     scene = made("many")
