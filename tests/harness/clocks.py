@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -12,6 +13,11 @@ class Clocks:
     ticks: float = 5000.0
     """Seconds of a monotonic clock."""
 
+    moved: list[Callable[[], None]] = field(default_factory=list)
+    """Called after each move."""
+
     def move(self, seconds: float) -> None:
         self.now += seconds
         self.ticks += seconds
+        for each in self.moved:
+            each()

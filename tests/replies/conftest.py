@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.clocks import Clocks
+from harness.etcd_replies import by_clock
 from harness.postgres import server
 from sparkonce.blocking import run
 from sparkonce.replies.ledger.memory import MemoryReplies
@@ -23,7 +24,7 @@ def clocks() -> Clocks:
     return Clocks()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "etcd"])
 def ledger(request: pytest.FixtureRequest, clocks: Clocks, tmp_path: Path) -> Iterator[ReplyLedger]:
     """Each ledger, with room for 8 keys, 5 of them one caller's."""
     given: dict[str, Any] = {
@@ -35,6 +36,8 @@ def ledger(request: pytest.FixtureRequest, clocks: Clocks, tmp_path: Path) -> It
     made: ReplyLedger
     if request.param == "memory":
         made = MemoryReplies(**given)
+    elif request.param == "etcd":
+        made = by_clock(clocks, **given)
     elif request.param == "postgres":
         made = PostgresReplies(server().url, schema=f"replies_{uuid.uuid4().hex}", **given)
     else:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import httpx
@@ -13,11 +14,11 @@ import pytest
 
 from harness import effort
 from harness.child import frozen
+from harness.etcd_replies import emptied
 from harness.eventually import assert_eventually
 from harness.orders import OrderService, order, placed
 from harness.patience import promised
 
-LEASE = 1.0
 ONLY = {"k1": 1}
 OF_OWNERS = [
     "replies.reserved",
@@ -29,17 +30,32 @@ OF_OWNERS = [
 OF_FOLLOWERS = ["replies.taken", "replies.reconciled"]
 
 
-def dies(folder: Path, failpoints: str) -> None:
+@dataclass(frozen=True)
+class Ledger:
+    replies: str
+    """Its address."""
+    lease: float
+    """Seconds."""
+
+
+@pytest.fixture(params=["sqlite", "etcd-3"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
+    if request.param == "sqlite":
+        return Ledger(f"sqlite:///{tmp_path / 'replies.db'}", lease=1.0)
+    return Ledger(emptied(), lease=2.0)  # etcd grants none that is shorter
+
+
+def dies(folder: Path, ledger: Ledger, failpoints: str) -> None:
     """A process that is killed while it serves the order."""
-    with OrderService(folder, failpoints=failpoints, lease=LEASE) as service:
+    with OrderService(folder, failpoints=failpoints, **asdict(ledger)) as service:
         with pytest.raises(httpx.TransportError):
             order(service.url, "k1")
         service.process.end(timeout=10)
 
 
-def settled(folder: Path) -> None:
+def settled(folder: Path, ledger: Ledger) -> None:
     """Another process answers the order, and repeats its answer; there is one order."""
-    with OrderService(folder, lease=LEASE) as service:
+    with OrderService(folder, **asdict(ledger)) as service:
         first, second = order(service.url, "k1"), order(service.url, "k1")
     assert first.status_code == second.status_code == 201
     assert first.json() == second.json()
@@ -48,40 +64,40 @@ def settled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("point", OF_OWNERS)
-def test_r10_r21_a_service_killed_at_any_point_places_one_order(tmp_path: Path, point: str) -> None:
+def test_r10_r21_a_service_killed_at_any_point_places_one_order(tmp_path: Path, ledger: Ledger, point: str) -> None:
     """R-10, R-21: the next process finds the dead one's order, or that there is none and can be none, and goes on."""
-    dies(tmp_path, f"{point}=kill")
+    dies(tmp_path, ledger, f"{point}=kill")
     assert placed(tmp_path) in ({}, ONLY)
-    settled(tmp_path)
+    settled(tmp_path, ledger)
 
 
 @pytest.mark.parametrize("point", OF_FOLLOWERS)
 @pytest.mark.parametrize("owner", ["replies.effect.before", "replies.effect.after"])
 def test_a_follower_killed_while_it_reconciles_leaves_the_key_to_the_next(
-    tmp_path: Path, point: str, owner: str
+    tmp_path: Path, ledger: Ledger, point: str, owner: str
 ) -> None:
     """Whether the owner had placed its order or not."""
-    dies(tmp_path, f"{owner}=kill")
-    dies(tmp_path, f"{point}=kill")
-    settled(tmp_path)
+    dies(tmp_path, ledger, f"{owner}=kill")
+    dies(tmp_path, ledger, f"{point}=kill")
+    settled(tmp_path, ledger)
 
 
 @pytest.mark.parametrize("point", ["replies.effect.before", "replies.effect.after", "replies.finalize.before"])
 def test_r16_r17_a_frozen_owner_is_replaced_within_its_lease_and_changes_nothing_when_it_wakes(
-    tmp_path: Path, point: str
+    tmp_path: Path, ledger: Ledger, point: str
 ) -> None:
     """A follower answers within lease + 1 s. The woken owner's order is refused by its token, and its client gets the same answer, or
     none."""
     with (
-        OrderService(tmp_path, failpoints=f"{point}=stop", lease=LEASE) as owner,
-        OrderService(tmp_path, lease=LEASE) as follower,
+        OrderService(tmp_path, failpoints=f"{point}=1*stop", **asdict(ledger)) as owner,
+        OrderService(tmp_path, **asdict(ledger)) as follower,
         ThreadPoolExecutor(1) as client,
     ):
         asking = client.submit(order, owner.url, "k1")
         assert_eventually(lambda: frozen(owner.process.pid), 30.0)
         began = time.monotonic()
         answer = order(follower.url, "k1")
-        assert time.monotonic() - began < promised(LEASE + 1)
+        assert time.monotonic() - began < promised(ledger.lease + 1)
         assert answer.status_code == 201
         owner.process.thaw()
         late = asking.result(timeout=60)
@@ -101,9 +117,13 @@ def test_r61_a_ledger_that_is_wiped_doubles_no_order(tmp_path: Path) -> None:
     assert placed(tmp_path) == ONLY
 
 
-def test_r01_64_clients_of_two_processes_place_one_order(tmp_path: Path) -> None:
+def test_r01_64_clients_of_two_processes_place_one_order(tmp_path: Path, ledger: Ledger) -> None:
     """R-01: one effect, and 64 agreeing answers, 63 of them marked as replays."""
-    with OrderService(tmp_path) as one, OrderService(tmp_path) as other, ThreadPoolExecutor(64) as clients:
+    with (
+        OrderService(tmp_path, replies=ledger.replies) as one,
+        OrderService(tmp_path, replies=ledger.replies) as other,
+        ThreadPoolExecutor(64) as clients,
+    ):
         answers = list(clients.map(lambda number: order((one, other)[number % 2].url, "k1"), range(64)))
     assert placed(tmp_path) == ONLY
     assert {(each.status_code, each.text, each.headers["location"]) for each in answers} == {
@@ -112,13 +132,15 @@ def test_r01_64_clients_of_two_processes_place_one_order(tmp_path: Path) -> None
     assert sum("idempotency-replayed" in each.headers for each in answers) == 63
 
 
-def test_keys_sent_again_until_answered_have_one_order_each_while_processes_are_killed(tmp_path: Path) -> None:
+def test_keys_sent_again_until_answered_have_one_order_each_while_processes_are_killed(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     """Two processes, one of which is killed or frozen at any moment: every client repeats its request until it is answered, at either
     process. Each key has one order, and all its answers name it."""
     keys, seed = effort.size("reply keys"), effort.seed("reply keys")
     print(f"seed {seed}, {keys} keys")
     draw = random.Random(seed)
-    services = [OrderService(tmp_path, lease=LEASE).start() for _ in range(2)]
+    services = [OrderService(tmp_path, **asdict(ledger)).start() for _ in range(2)]
     over = threading.Event()
 
     def repeats(number: int) -> set[str]:
@@ -142,7 +164,7 @@ def test_keys_sent_again_until_answered_have_one_order_each_while_processes_are_
             victim = draw.choice(services)
             if draw.random() < 0.5:
                 victim.process.freeze()
-                over.wait(draw.uniform(0.2, 2 * LEASE))
+                over.wait(draw.uniform(0.2, 2 * ledger.lease))
                 victim.process.thaw()
             else:
                 victim.process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sparkonce.store.pooled import pooled
 MEMORY = "memory:"
 THREADS = 4
 """Verbs of a SQLite ledger at a time: one writes, and replays are read meanwhile."""
-_KNOWN = f"{MEMORY}, sqlite:///PATH or postgresql://HOST/DATABASE"
+_KNOWN = f"{MEMORY}, sqlite:///PATH, postgresql://HOST/DATABASE or etcd://HOST:PORT[,HOST:PORT]"
 
 
 def open_replies(url: str, **options: Any) -> ReplyLedger:
@@ -26,6 +27,8 @@ def open_replies(url: str, **options: Any) -> ReplyLedger:
         return MemoryReplies(**options)
     if is_postgres(url):
         return _postgres(url, **options)
+    if url.lower().startswith("etcd://"):
+        return _etcd(url, **options)
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path == ":memory:":
         raise InvalidInput(f"{redacted(url)!r} is no ledger of answers; use {_KNOWN}")
@@ -35,6 +38,23 @@ def open_replies(url: str, **options: Any) -> ReplyLedger:
     return pooled(
         SqliteReplies(Path(path).expanduser(), **options), size=THREADS, patience=BUSY_TIMEOUT, remedy=" later"
     )
+
+
+def _etcd(url: str, **options: Any) -> ReplyLedger:
+    try:
+        from sparkonce.replies.ledger.etcd import EtcdReplies
+    except ModuleNotFoundError as missing:
+        raise InvalidInput(
+            f"a ledger of answers in etcd needs {missing.name}, which is not installed; install sparkonce[operator]"
+        ) from None
+    from sparkonce.store.etcd.address import parsed
+
+    given = parsed(url, os.environ)
+    if "ttl" in given:
+        raise InvalidInput(
+            "the leases of a ledger of answers are as long as the policy says; remove ttl from its address"
+        )
+    return EtcdReplies(**(given | options))
 
 
 def _postgres(url: str, **options: Any) -> ReplyLedger:

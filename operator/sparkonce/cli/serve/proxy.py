@@ -20,7 +20,10 @@ def proxy(
     ],
     store: Annotated[
         str,
-        typer.Option("--store", help="Where answers are kept: sqlite:///PATH, postgresql://HOST/DATABASE, or memory:."),
+        typer.Option(
+            "--store",
+            help="Where answers are kept: sqlite:///PATH, postgresql://HOST/DATABASE, etcd://HOST:PORT, or memory:.",
+        ),
     ],
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve.")] = "127.0.0.1:8080",
     methods: Annotated[str | None, typer.Option(metavar="NAMES", help=f"Methods that take keys ({METHODS}).")] = None,

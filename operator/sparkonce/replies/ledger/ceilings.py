@@ -40,12 +40,27 @@ class Ceilings:
 
     def check(self, caller: str, now: float, count: Callable[[str | None], tuple[int, float | None]]) -> None:
         """Before a new key is reserved. Raises: StoreFull."""
-        for whose in (caller, None):
+        for whose in self.unknown(caller):
+            self.learn(whose, *count(whose))
+        self.judge(caller, now)
+
+    def unknown(self, caller: str) -> list[str | None]:
+        """Whose keys must be counted before `judge`: the caller's, all (None), or nobody's."""
+        limits = {caller: self._keys_of_caller, None: self._keys}
+        return [whose for whose, limit in limits.items() if self._is_stale(self._counts.get(whose), limit)]
+
+    def _is_stale(self, count: _Count | None, limit: int) -> bool:
+        return count is None or count.live >= limit or time.monotonic() - count.read_at > FRESH
+
+    def learn(self, whose: str | None, live: int, first_expiry: float | None) -> None:
+        self._counts[whose] = _Count(live, first_expiry, time.monotonic())
+
+    def judge(self, caller: str, now: float) -> None:
+        """By the counts that were learned. Raises: StoreFull."""
+        for whose, limit in ((caller, self._keys_of_caller), (None, self._keys)):
             known = self._counts.get(whose)
-            limit = self._keys if whose is None else self._keys_of_caller
-            if known is None or known.live >= limit or time.monotonic() - known.read_at > FRESH:
-                known = _Count(*count(whose), time.monotonic())
-                self._counts[whose] = known
+            if known is None:  # it was dropped for newer ones while others were counted
+                continue
             self._counts.move_to_end(whose)
             if known.live >= limit:
                 wait = 60.0 if known.first_expiry is None else max(1.0, known.first_expiry - now)

@@ -38,7 +38,7 @@ def to_row(record: ReplyRecord) -> dict[str, Any]:
     return row
 
 
-def from_row(key: str, row: Mapping[str, Any]) -> ReplyRecord:
+def from_row(key: str, row: Mapping[str, Any], *, remedy: str = "remove its row") -> ReplyRecord:
     """Raises: RecordUnreadable."""
     try:
         reply = None
@@ -60,7 +60,7 @@ def from_row(key: str, row: Mapping[str, Any]) -> ReplyRecord:
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RecordUnreadable(
-            f"the answer recorded for key {key[:20]} cannot be read ({error}); remove its row, and the key runs again"
+            f"the answer recorded for key {key[:20]} cannot be read ({error}); {remedy}, and the key runs again"
         ) from None
     return record
 
