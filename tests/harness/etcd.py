@@ -10,12 +10,16 @@ chart ships.
 
 from __future__ import annotations
 
+import atexit
 import base64
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +314,18 @@ def running(
         yield etcd
     finally:
         etcd.close()
+
+
+@cache
+def shared(members: int = 1) -> Etcd:
+    """The cluster of this test process: it starts with the first test that needs it, in memory, and ends with the process. Tests that stop,
+    fill or lock a member start their own."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="sparkonce-etcd-", dir=memory if os.access(memory, os.W_OK) else None))
+    stack = ExitStack()
+    atexit.register(stack.close)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return stack.enter_context(running(folder, members=members))
 
 
 def _started(folder: Path, *, members: int, tls: Certificates | None, flags: Sequence[str]) -> Etcd:

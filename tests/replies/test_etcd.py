@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.etcd_replies import PATIENCE, fresh_name, server
+from harness.etcd import shared
+from harness.etcd_replies import PATIENCE, fresh_name
 from harness.patience import promised
 from sparkonce.errors import InvalidInput, QuotaUsed, RecordUnreadable, StoreUnavailable
 from sparkonce.etcd.errors import EtcdUnavailable
@@ -27,7 +28,7 @@ DONE = Reply(201, (("location", "/orders/1"),), b'{"id": 1}')
 async def ledgers(number: int = 1, **options: Any) -> AsyncIterator[list[EtcdReplies]]:
     """So many processes' handles on one ledger."""
     given: dict[str, Any] = {"name": fresh_name(), "timeout": PATIENCE} | options
-    made = [EtcdReplies(server().endpoints, **given) for _ in range(number)]
+    made = [EtcdReplies(shared().endpoints, **given) for _ in range(number)]
     try:
         yield made
     finally:
@@ -45,7 +46,7 @@ async def finalize(ledger: ReplyLedger, nonce: str = "1a", *, reply: Reply = DON
 
 
 def content(ledger: EtcdReplies) -> dict[bytes, bytes]:
-    return server().content(ledger._at("")[:-1])
+    return shared().content(ledger._at("")[:-1])
 
 
 async def until(shown: Callable[[], Awaitable[bool]], seconds: float) -> float:
@@ -114,9 +115,9 @@ def test_a_new_key_takes_two_transactions_and_a_replay_none(monkeypatch: pytest.
 
     async def scenario() -> None:
         async with ledgers() as [ledger]:
-            began = server().revision()
+            began = shared().revision()
             await reserve(ledger)
-            assert server().revision() == began + 1
+            assert shared().revision() == began + 1
             sent, txn = list[Any](), ledger._client.txn
 
             async def counted(*given: Any) -> Any:
@@ -128,10 +129,10 @@ def test_a_new_key_takes_two_transactions_and_a_replay_none(monkeypatch: pytest.
             await ledger.beat(KEY, "1a", lease=30.0)
             await finalize(ledger)
             assert len(sent) == 3
-            assert server().revision() == began + 4
+            assert shared().revision() == began + 4
             assert (await reserve(ledger, nonce="2b")).standing is KeyStanding.ANSWERED
             assert await ledger.beat(KEY, "1a", lease=30.0) is WriteOutcome.ALREADY
-            assert server().revision() == began + 4
+            assert shared().revision() == began + 4
 
     asyncio.run(scenario())
 
@@ -142,7 +143,7 @@ def test_a_process_that_was_replaced_finds_its_belief_wrong() -> None:
     async def scenario() -> None:
         async with ledgers(2) as (frozen, other):
             await reserve(frozen)
-            server().revoke_under(frozen._at("own"))
+            shared().revoke_under(frozen._at("own"))
             await other.take_over(KEY, seen="1a", nonce="2b", lease=30.0)
             before = content(other)
             believed = dict(frozen._recent)
@@ -161,7 +162,7 @@ def test_a_beat_that_comes_between_a_look_and_a_takeover_keeps_the_key(monkeypat
     async def scenario() -> None:
         async with ledgers(2) as (owner, other):
             await reserve(owner)
-            server().revoke_under(owner._at("own"))
+            shared().revoke_under(owner._at("own"))
             txn = other._client.txn
 
             async def after_a_beat(compare: Any, *rest: Any) -> Any:
@@ -186,7 +187,7 @@ def test_the_same_call_again_answers_a_lost_one(verb: str, lands: bool, monkeypa
         async with ledgers() as [ledger]:
             if verb == "take over":
                 await reserve(ledger, nonce="0f")
-                server().revoke_under(ledger._at("own"))
+                shared().revoke_under(ledger._at("own"))
             elif verb != "reserve":
                 await reserve(ledger)
             txn = ledger._client.txn
@@ -222,8 +223,8 @@ def test_an_unreadable_record_is_an_error_of_every_verb_and_runs_again_when_it_i
         async with ledgers() as [ledger]:
             await reserve(ledger, lifetime=0.001)
             await reserve(ledger, OTHER, lifetime=0.001)
-            server().revoke_under(ledger._at("own"))
-            server().put(ledger._at("key", KEY), json.dumps({"caller": "c1"}).encode())
+            shared().revoke_under(ledger._at("own"))
+            shared().put(ledger._at("key", KEY), json.dumps({"caller": "c1"}).encode())
             told = ""
             for verb in VERBS.values():
                 ledger._recent.clear()
@@ -232,7 +233,7 @@ def test_an_unreadable_record_is_an_error_of_every_verb_and_runs_again_when_it_i
                 told = str(refused.value)
             assert await ledger.purge() == 1
             place = told.partition("; delete ")[2].partition(" in etcd, and the key runs again")[0]
-            server().delete(place.encode())
+            shared().delete(place.encode())
             assert await ledger.purge() == 0
             assert (await reserve(ledger, nonce="3c", fingerprint="f2")).standing is KeyStanding.OWNED
             await ledger.release(KEY, "3c")
@@ -247,7 +248,7 @@ def test_a_lease_that_etcd_has_lost_is_granted_anew() -> None:
     async def scenario() -> None:
         async with ledgers() as [ledger]:
             await reserve(ledger)
-            server().revoke_under(ledger._at("own"))
+            shared().revoke_under(ledger._at("own"))
             assert (await reserve(ledger, OTHER, nonce="2b")).standing is KeyStanding.OWNED
 
     asyncio.run(scenario())
@@ -299,7 +300,7 @@ def test_ledgers_of_one_etcd_are_apart() -> None:
 
 def test_an_address_is_opened_with_its_options() -> None:
     """User and password as for a ledger of jobs; leases are the policy's."""
-    assert open_replies(f"etcd://{server().endpoints[0]}?timeout=3").url == f"etcd://{server().endpoints[0]}"
+    assert open_replies(f"etcd://{shared().endpoints[0]}?timeout=3").url == f"etcd://{shared().endpoints[0]}"
     with pytest.raises(InvalidInput, match="remove ttl from its address"):
         open_replies("etcd://h:2379?ttl=20")
     with pytest.raises(InvalidInput, match="names a user before the host") as refused:

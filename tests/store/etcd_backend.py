@@ -6,15 +6,10 @@ begin at an earlier revision, so tests remember their own first revision instead
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from harness import etcd
@@ -28,16 +23,6 @@ from sparkonce.store.threaded import threaded
 _installs = itertools.count(1)
 PATIENCE = 30.0
 """Timeout of a request in seconds; a machine that runs other tests too may stall etcd for some. Tests of faults use their own."""
-
-
-@cache
-def cluster(members: int) -> etcd.Etcd:
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="sparkonce-etcd-", dir=memory if os.access(memory, os.W_OK) else None))
-    stack = ExitStack()
-    atexit.register(stack.close)
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return stack.enter_context(etcd.running(folder, members=members))
 
 
 def fresh_install() -> str:
@@ -54,7 +39,7 @@ class Etcd:
 
     def __init__(self, clock: Callable[[], float], *, members: int) -> None:
         self.clock: Any = clock
-        self.cluster = cluster(members)
+        self.cluster = etcd.shared(members)
         self.install = fresh_install()
         self.layout = Layout(self.install)
         self._options: dict[str, Any] = {"ttl": 60, "timeout": PATIENCE}
