@@ -156,12 +156,13 @@ def test_a_process_that_was_replaced_finds_its_belief_wrong() -> None:
     asyncio.run(scenario())
 
 
-def test_a_beat_that_comes_between_a_look_and_a_takeover_keeps_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ["take over", "purge"])
+def test_a_beat_that_comes_between_a_look_and_a_write_keeps_the_key(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner was slow, and its claim had ended; it is there again when the other one's transaction arrives."""
 
     async def scenario() -> None:
         async with ledgers(2) as (owner, other):
-            await reserve(owner)
+            await reserve(owner, lifetime=0.001 if verb == "purge" else 1000.0)
             shared().revoke_under(owner._at("own"))
             txn = other._client.txn
 
@@ -171,8 +172,10 @@ def test_a_beat_that_comes_between_a_look_and_a_takeover_keeps_the_key(monkeypat
                 return await txn(compare, *rest)
 
             monkeypatch.setattr(other._client, "txn", after_a_beat)
-            taken = await other.take_over(KEY, seen="1a", nonce="2b", lease=30.0)
-            assert taken is WriteOutcome.LOST
+            if verb == "purge":
+                assert await other.purge() == 0
+            else:
+                assert await other.take_over(KEY, seen="1a", nonce="2b", lease=30.0) is WriteOutcome.LOST
             assert await finalize(owner) is WriteOutcome.WRITTEN
 
     asyncio.run(scenario())

@@ -218,10 +218,10 @@ class EtcdReplies:
         self._recent.pop(key, None)  # until this is answered
         record, own, unfinished = self._at("key", key), self._at("own", key), self._at("open", key)
         compare = [Compare(record, "mod", "=", seen.revision)]
+        if seen.record is None or not isinstance(write, ReplyRecord) or write.nonce != seen.record.nonce:
+            compare.append(Compare(own, "mod", "=", seen.claim))  # a beat would have moved it on
         if isinstance(write, ReplyRecord):
             then = await self._puts(key, seen, write, at)
-            if seen.record is None or write.nonce != seen.record.nonce:
-                compare.append(Compare(own, "mod", "=", seen.claim))
         else:
             assert seen.record is not None
             then = [Delete(record), Delete(own), Delete(unfinished), Delete(self._at(f"by/{seen.record.caller}", key))]
@@ -249,9 +249,9 @@ class EtcdReplies:
     def _remember(self, key: str, seen: _Seen, write: ReplyWrite, reply: TxnReply) -> None:
         if not isinstance(write, ReplyRecord) or write.reply is not None:
             return
-        text = _encoded(write)
+        text, claim = _encoded(write), reply.revision if write.lease_until > 0 else 0
         revision = seen.revision if text == seen.text else reply.revision
-        self._recent[key] = _Seen(write, text, revision, living=True)
+        self._recent[key] = _Seen(write, text, revision, claim, living=claim > 0)
         if len(self._recent) > RECENT:
             self._recent.popitem(last=False)
 
