@@ -246,7 +246,17 @@ class PostgresServer:
         """Makes a standby the primary; it takes writes when this returns."""
         with self.connect() as connection:
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")  # copied from the old primary
-            connection.execute("SELECT pg_promote(true, 60)")
+            connection.execute("SELECT pg_promote(false)")
+
+            def writes() -> bool:
+                try:
+                    return connection.execute("SELECT pg_is_in_recovery()").fetchall() == [(False,)]
+                except (
+                    psycopg.errors.SerializationFailure
+                ):  # what it still replays removes rows that this statement could see
+                    return False
+
+            assert_eventually(writes, START_TIMEOUT)
 
     def fresh_schema(self) -> str:
         return f"test_{next(self._numbers)}"
