@@ -15,7 +15,7 @@ from harness.etcd import shared
 from harness.etcd_replies import PATIENCE, fresh_name
 from harness.patience import promised
 from sparkonce.errors import InvalidInput, QuotaUsed, RecordUnreadable, StoreUnavailable
-from sparkonce.etcd.errors import EtcdUnavailable
+from sparkonce.etcd.errors import EtcdRefused, EtcdUnavailable
 from sparkonce.replies.ledger.etcd import LARGEST_BODY, EtcdReplies
 from sparkonce.replies.open import open_replies
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyLedger, Reservation, WriteOutcome
@@ -269,6 +269,20 @@ def test_a_full_etcd_takes_no_new_key_and_goes_on_with_all_others() -> None:
                 await reserve(full, OTHER, nonce="2b")
             assert await finalize(full) is WriteOutcome.WRITTEN
             assert (await reserve(full, nonce="3c")).standing is KeyStanding.ANSWERED
+
+    asyncio.run(scenario())
+
+
+def test_a_user_who_may_not_read_the_size_of_etcd_reserves_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user may have nothing but the ledger's keys; etcd itself then refuses puts when it is full."""
+
+    async def refused() -> Any:
+        raise EtcdRefused("permission denied", code="PERMISSION_DENIED")
+
+    async def scenario() -> None:
+        async with ledgers() as [ledger]:
+            monkeypatch.setattr(ledger._size, "_status", refused)
+            assert (await reserve(ledger)).standing is KeyStanding.OWNED
 
     asyncio.run(scenario())
 

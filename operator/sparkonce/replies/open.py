@@ -10,7 +10,7 @@ from sparkonce import settings
 from sparkonce.errors import InvalidInput
 from sparkonce.replies.ledger.memory import MemoryReplies
 from sparkonce.replies.protocol import ReplyLedger
-from sparkonce.store.open import is_postgres, redacted
+from sparkonce.store.open import is_postgres, redacted, without_extra
 from sparkonce.store.pooled import pooled
 
 MEMORY = "memory:"
@@ -44,9 +44,7 @@ def _etcd(url: str, **options: Any) -> ReplyLedger:
     try:
         from sparkonce.replies.ledger.etcd import EtcdReplies
     except ModuleNotFoundError as missing:
-        raise InvalidInput(
-            f"a ledger of answers in etcd needs {missing.name}, which is not installed; install sparkonce[operator]"
-        ) from None
+        raise without_extra("a ledger of answers in etcd", missing, extra="operator") from None
     from sparkonce.store.etcd.address import parsed
 
     given = parsed(url, os.environ)
@@ -61,8 +59,6 @@ def _postgres(url: str, **options: Any) -> ReplyLedger:
     try:
         from sparkonce.replies.ledger.postgres import PostgresReplies
     except ModuleNotFoundError as missing:
-        raise InvalidInput(
-            f"a ledger of answers in PostgreSQL needs {missing.name}, which is not installed; install sparkonce[postgres]"
-        ) from None
+        raise without_extra("a ledger of answers in PostgreSQL", missing, extra="postgres") from None
     size, timeout = settings.postgres_pool(), settings.postgres_timeout()
     return pooled(PostgresReplies(url, pool=size, timeout=timeout, **options), size=size, patience=timeout)

@@ -102,9 +102,7 @@ def _postgres(url: str, **options: Any) -> IdempotencyStore:
     try:
         from sparkonce.store.postgres.store import PostgresStore
     except ModuleNotFoundError as missing:
-        raise InvalidInput(
-            f"a PostgreSQL store needs {missing.name}, which is not installed; install sparkonce[postgres]"
-        ) from None
+        raise without_extra("a PostgreSQL store", missing, extra="postgres") from None
     options.setdefault("pool", settings.postgres_pool())
     options.setdefault("timeout", settings.postgres_timeout())
     return PostgresStore(url, **options)
@@ -115,10 +113,13 @@ def _etcd(url: str, **options: Any) -> IdempotencyStore:
         from sparkonce.store.etcd.address import parsed
         from sparkonce.store.etcd.store import EtcdStore
     except ModuleNotFoundError as missing:
-        raise InvalidInput(
-            f"an etcd store needs {missing.name}, which is not installed; install sparkonce[operator]"
-        ) from None
+        raise without_extra("an etcd store", missing, extra="operator") from None
     return EtcdStore(**(parsed(url, os.environ) | options))
+
+
+def without_extra(what: str, missing: ModuleNotFoundError, *, extra: str) -> InvalidInput:
+    """The error for what needs a module of an extra that is not installed."""
+    return InvalidInput(f"{what} needs {missing.name}, which is not installed; install sparkonce[{extra}]")
 
 
 def redacted(url: str) -> str:

@@ -45,7 +45,7 @@ class Ceilings:
         self.judge(caller, now)
 
     def unknown(self, caller: str) -> list[str | None]:
-        """Whose keys must be counted before `judge`: the caller's, all (None), or nobody's."""
+        """The counts that the ledger must read before `judge`: of this caller's keys, of all keys (None)."""
         limits = {caller: self._keys_of_caller, None: self._keys}
         return [whose for whose, limit in limits.items() if self._is_stale(self._counts.get(whose), limit)]
 

@@ -18,7 +18,6 @@ only if that is no longer so; a reservation reads first, so that a replay writes
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import math
@@ -26,10 +25,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sparkonce.errors import QuotaUsed, RecordUnreadable, StoreUnavailable
+from sparkonce.errors import RecordUnreadable, StoreUnavailable
 from sparkonce.etcd.client import Client, LeaseHandle, Tls
 from sparkonce.etcd.errors import LeaseNotFound, NoSpace
 from sparkonce.etcd.kv import Compare, Delete, KeyValue, Op, Put, Range, RangeReply, TxnReply, prefix_end
@@ -38,25 +38,18 @@ from sparkonce.replies.ledger.ceilings import KEYS_OF_CALLER, Ceilings
 from sparkonce.replies.ledger.codec import from_row, to_row
 from sparkonce.replies.ledger.rules import ReplyWrite
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyRecord, Reservation, StoreTime, WriteOutcome
+from sparkonce.store.etcd.address import LEAST_TTL
+from sparkonce.store.etcd.quota import BackendSize, SharedRequests
+from sparkonce.store.etcd.store import QUOTA
 
 T = TypeVar("T")
 
 ROOT = "/sparkonce/http/v1/"
 KEYS = 100_000
 """Of one ledger: etcd keeps every key in memory, and 2 GiB in all by default."""
-QUOTA = 2 * 1024**3
-"""Bytes: etcd's default."""
-SHARE = 0.8
-"""Of the quota for new keys; the rest is for the answers of running requests, and for revisions until they are compacted."""
-SIZE_KEPT = 5.0
-"""Seconds for which the size of etcd's database is cached."""
 LARGEST_BODY = 1024 * 1024
 """Bytes: of a larger body only the size is kept, as of one beyond the policy's limit. etcd takes 1.5 MiB in one request, and the body is in
 base64 there."""
-LEAST_TTL = 2
-"""Seconds: etcd grants no shorter lease."""
-RETRY_AFTER = 60.0
-"""Seconds after which a client may ask again when etcd is full."""
 ROUNDS = 100
 """Tries of one verb. Each lost try means that another write to its key landed."""
 RECENT = 10_000
@@ -71,7 +64,7 @@ class SharedLeases:
     def __init__(self, grant: Callable[[int], Awaitable[LeaseHandle]], monotonic: Callable[[], float]) -> None:
         self._grant, self._monotonic = grant, monotonic
         self._granted: dict[int, tuple[LeaseHandle, float]] = {}
-        self._granting: dict[int, asyncio.Lock] = {}
+        self._requests = SharedRequests()
 
     async def ending(self, seconds: float) -> int:
         """A lease that ends after so many seconds, or up to a tenth and at most one second sooner; none ends before `LEAST_TTL`."""
@@ -83,12 +76,15 @@ class SharedLeases:
         return await self._of(math.ceil(seconds) + spare, usable=spare)
 
     async def _of(self, ttl: int, *, usable: float) -> int:
-        async with self._granting.setdefault(ttl, asyncio.Lock()):
-            known = self._granted.get(ttl)
-            asked = self._monotonic()
-            if known is None or asked - known[1] >= usable:
-                known = self._granted[ttl] = await self._grant(ttl), asked
+        known = self._granted.get(ttl)
+        if known is None or self._monotonic() - known[1] >= usable:
+            known = await self._requests.once(f"{ttl}", lambda: self._new(ttl))
         return known[0].id
+
+    async def _new(self, ttl: int) -> tuple[LeaseHandle, float]:
+        asked = self._monotonic()
+        made = self._granted[ttl] = await self._grant(ttl), asked
+        return made
 
     def forget(self) -> None:
         """etcd does not know one of them any more."""
@@ -144,8 +140,8 @@ class EtcdReplies:
         self._root = f"{ROOT}{quote(name, safe='')}/"
         self._leases = SharedLeases(self._client.grant, monotonic)
         self._ceilings = Ceilings(keys=keys, keys_of_caller=keys_of_caller)
-        self._clock, self._monotonic = clock, monotonic
-        self._quota, self._size = quota, (0, -math.inf)
+        self._clock = clock
+        self._size = BackendSize(self._client.status, quota=quota, monotonic=monotonic)
         self._recent: OrderedDict[str, _Seen] = OrderedDict()
         """Unfinished keys as this process wrote them last: what their owner's verbs begin with."""
 
@@ -209,7 +205,6 @@ class EtcdReplies:
                 self._leases.forget()
                 continue
             if reply.succeeded:
-                self._remember(key, seen, write, reply)
                 return outcome
             seen = self._seen(key, reply)
         raise StoreUnavailable(f"etcd: {ROUNDS} tries to write to one key met {ROUNDS} other writes; try again")
@@ -220,20 +215,26 @@ class EtcdReplies:
         compare = [Compare(record, "mod", "=", seen.revision)]
         if seen.record is None or not isinstance(write, ReplyRecord) or write.nonce != seen.record.nonce:
             compare.append(Compare(own, "mod", "=", seen.claim))  # a beat would have moved it on
+        text = b""
         if isinstance(write, ReplyRecord):
-            then = await self._puts(key, seen, write, at)
+            text = _encoded(write)
+            then = await self._puts(key, seen, write, text, at)
         else:
             assert seen.record is not None
             then = [Delete(record), Delete(own), Delete(unfinished), Delete(self._at(f"by/{seen.record.caller}", key))]
         try:
-            return await self._client.txn(compare, then, self._reads(key))
+            reply = await self._client.txn(compare, then, self._reads(key))
         except NoSpace as full:
             raise StoreUnavailable(str(full)) from full  # not final: there will be room again
+        if reply.succeeded and isinstance(write, ReplyRecord) and write.reply is None:
+            revision = seen.revision if text == seen.text else reply.revision
+            claim = reply.revision if write.lease_until > at.ticks else 0
+            self._remember(key, _Seen(write, text, revision, claim, living=claim > 0))
+        return reply
 
-    async def _puts(self, key: str, seen: _Seen, write: ReplyRecord, at: StoreTime) -> list[Op]:
+    async def _puts(self, key: str, seen: _Seen, write: ReplyRecord, text: bytes, at: StoreTime) -> list[Op]:
         record, own, unfinished = self._at("key", key), self._at("own", key), self._at("open", key)
         by, expires = self._at(f"by/{write.caller}", key), repr(write.expires_at).encode()
-        text = _encoded(write)
         if write.reply is not None:
             lease = await self._leases.lasting(max(1.0, write.expires_at - at.now))
             return [Put(record, text, lease), Put(by, expires, lease), Delete(unfinished), Delete(own)]
@@ -246,12 +247,8 @@ class EtcdReplies:
         nonce = write.nonce.encode()
         return [*then, Put(own, nonce, await self._leases.ending(claim)) if claim > 0 else Delete(own)]
 
-    def _remember(self, key: str, seen: _Seen, write: ReplyWrite, reply: TxnReply) -> None:
-        if not isinstance(write, ReplyRecord) or write.reply is not None:
-            return
-        text, claim = _encoded(write), reply.revision if write.lease_until > 0 else 0
-        revision = seen.revision if text == seen.text else reply.revision
-        self._recent[key] = _Seen(write, text, revision, claim, living=claim > 0)
+    def _remember(self, key: str, seen: _Seen) -> None:
+        self._recent[key] = seen
         if len(self._recent) > RECENT:
             self._recent.popitem(last=False)
 
@@ -260,11 +257,9 @@ class EtcdReplies:
     async def reserve(
         self, key: str, *, caller: str, fingerprint: str, nonce: str, lease: float, lifetime: float
     ) -> Reservation:
-        def decide(found: ReplyRecord | None, at: StoreTime) -> tuple[Reservation, ReplyWrite]:
-            return rules.reserve(
-                found, at, caller=caller, fingerprint=fingerprint, nonce=nonce, lease=lease, lifetime=lifetime
-            )
-
+        decide = partial(
+            rules.reserve, caller=caller, fingerprint=fingerprint, nonce=nonce, lease=lease, lifetime=lifetime
+        )
         seen = await self._see(key)
         outcome, write = decide(seen.timed, self._time())
         if write is None:
@@ -317,8 +312,8 @@ class EtcdReplies:
         try:
             seen = await self._see(key)
         except RecordUnreadable:
-            return False  # each verb of the key tells of it
-        if seen.record is None:  # somebody deleted the record by hand
+            return False  # every other verb reports it
+        if seen.record is None:  # a person deleted it, as RecordUnreadable asks
             gone = Compare(self._at("key", key), "mod", "=", 0)
             await self._client.txn([gone], [Delete(entry.key), Delete(self._at("own", key))])
             return False
@@ -334,16 +329,8 @@ class EtcdReplies:
         for whose in self._ceilings.unknown(caller):
             self._ceilings.learn(whose, *await self._count(whose))
         self._ceilings.judge(caller, self._clock())
-        size, read_at = self._size
-        if self._monotonic() - read_at > SIZE_KEPT:
-            size = (await self._client.status()).db_size
-            self._size = size, self._monotonic()
-        if size >= SHARE * self._quota:
-            raise QuotaUsed(
-                f"etcd holds {size >> 20} MiB of its quota of {self._quota >> 20} MiB: no new key is taken, so that running requests can "
-                "be answered; compact and defragment etcd, or raise its quota",
-                retry_after=RETRY_AFTER,
-            )
+        if (used := await self._size.near_quota(so_that="running requests can be answered")) is not None:
+            raise used
 
     async def _count(self, caller: str | None) -> tuple[int, float | None]:
         """Keys of the caller, or of all; the first expiry only of a caller whose keys all fit into one request."""
@@ -371,7 +358,7 @@ def _encoded(record: ReplyRecord) -> bytes:
 
 
 def _expires(entry: KeyValue) -> float:
-    """When the key of this entry expires; at once, if somebody's hand wrote something else."""
+    """When the key of this entry expires. A value that is no number counts as expired."""
     try:
         return float(entry.value)
     except ValueError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sparkonce.replies.ledger import rules
@@ -68,11 +69,9 @@ class SqlReplies(ABC):
     async def reserve(
         self, key: str, *, caller: str, fingerprint: str, nonce: str, lease: float, lifetime: float
     ) -> Reservation:
-        def decide(found: ReplyRecord | None, at: StoreTime) -> tuple[Reservation, ReplyWrite]:
-            return rules.reserve(
-                found, at, caller=caller, fingerprint=fingerprint, nonce=nonce, lease=lease, lifetime=lifetime
-            )
-
+        decide = partial(
+            rules.reserve, caller=caller, fingerprint=fingerprint, nonce=nonce, lease=lease, lifetime=lifetime
+        )
         with self._reading() as reader:
             found, at = self._see(reader, key)
             outcome, write = decide(found, at)

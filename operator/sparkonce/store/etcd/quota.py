@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from sparkonce.errors import QuotaUsed
 from sparkonce.etcd.errors import EtcdRefused
-from sparkonce.etcd.kv import Range, prefix_end
+from sparkonce.etcd.kv import MemberStatus, Range, prefix_end
 from sparkonce.model.record import Address, ReportedSoFar
 from sparkonce.store.etcd.transaction import EtcdConnection
 from sparkonce.store.ledger import fullest
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 SHARE = 0.8
 """Fraction of the quota for new keys; the rest is for finalizing running ones, and for revisions until they are compacted."""
+FINALIZED = "running jobs can be finalized"
 SIZE_KEPT = 5.0
 """Seconds for which the database size is cached."""
 FAR_KEPT, NEAR_KEPT = 10.0, 1.0
@@ -37,6 +38,62 @@ REPORTS_KEPT, REPORTS_NEAR_KEPT = 60.0, 5.0
 """The same for the bytes of a realm's reports, whose count reads one small entry per attempt. This process's own are added meanwhile."""
 PAGE = 1000
 """Entries of the expiry index per request; keys and values are small."""
+
+
+class SharedRequests:
+    """Requests that concurrent callers share; while etcd is down they fail together, not one after the other."""
+
+    def __init__(self) -> None:
+        self._asking: dict[str, asyncio.Task[Any]] = {}
+
+    async def once(self, what: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer to the request of this name that is under way, or else to a new one."""
+        task = self._asking.get(what)
+        if task is None:
+            task = self._asking[what] = asyncio.create_task(ask())
+            task.add_done_callback(lambda done: self._answered(what, done))
+        return cast(T, await asyncio.shield(task))
+
+    def _answered(self, what: str, done: asyncio.Task[Any]) -> None:
+        del self._asking[what]
+        if not done.cancelled():
+            done.exception()  # marks it as retrieved: every caller may have been cancelled
+
+
+class BackendSize:
+    """The size of etcd's database beside its quota, cached for some seconds."""
+
+    def __init__(
+        self, status: Callable[[], Awaitable[MemberStatus]], *, quota: int, monotonic: Callable[[], float]
+    ) -> None:
+        """`quota`: bytes, as in etcd's `--quota-backend-bytes`."""
+        self._status, self._quota, self._monotonic = status, quota, monotonic
+        self._requests = SharedRequests()
+        self._size: tuple[int, float] | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The part of the quota that is used; None: not read yet. Sends no request."""
+        return None if self._size is None else self._size[0] / self._quota
+
+    async def near_quota(self, *, so_that: str) -> QuotaUsed | None:
+        """The error for a new key if etcd is near its quota, else None. `so_that`: what the rest of the quota is for, for people.
+
+        Raises:
+            StoreUnavailable: etcd did not answer.
+        """
+        if self._size is None or self._monotonic() - self._size[1] > SIZE_KEPT:
+            self._size = await self._requests.once("size", self._db_size), self._monotonic()
+        if self._size[0] < SHARE * self._quota:
+            return None
+        holds = f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB"
+        return quota_used(holds, so_that=so_that)
+
+    async def _db_size(self) -> int:
+        try:
+            return (await self._status()).db_size
+        except EtcdRefused:
+            return 0  # the user may not read the size; etcd itself then refuses puts when it is full
 
 
 @dataclass
@@ -66,12 +123,14 @@ class Quota:
     ) -> None:
         """`quota`: bytes, as in etcd's `--quota-backend-bytes`."""
         self._connection, self._layout = connection, connection.layout
-        self._limit, self._report_limit, self._quota = max_live_keys, max_report_bytes, quota
+        self._limit, self._report_limit = max_live_keys, max_report_bytes
+        self._size = BackendSize(
+            lambda: connection.ask(lambda client: client.status()), quota=quota, monotonic=monotonic
+        )
         self._reported: dict[str, tuple[int, float]] = {}
         self._clock, self._monotonic = clock, monotonic
         self._counts: dict[str, _LiveCount] = {}
-        self._size: tuple[int, float] | None = None
-        self._asking: dict[str, asyncio.Task[Any]] = {}
+        self._requests = SharedRequests()
 
     async def full(self, realm: str) -> float | None:
         """Whether the realm is full: None while there is room, else the seconds until one of its keys expires.
@@ -81,7 +140,7 @@ class Quota:
         """
         count = self._counts.get(realm)
         if count is None or self._stale(count):
-            count = self._counts[realm] = await self._once(f"count {realm}", lambda: self._count(realm))
+            count = self._counts[realm] = await self._requests.once(f"count {realm}", lambda: self._count(realm))
         if count.live < self._limit:
             return None
         return RETRY_AFTER if count.expiry is None else max(0.0, count.expiry - self._clock())
@@ -96,8 +155,8 @@ class Quota:
         """Cached usage as fractions: `store_quota_ratio`, and `live_keys_ratio` of the fullest realm; unknown ones are omitted. Sends no
         request."""
         known: dict[str, float] = {}
-        if self._size is not None:
-            known["store_quota_ratio"] = self._size[0] / self._quota
+        if (ratio := self._size.ratio) is not None:
+            known["store_quota_ratio"] = ratio
         if self._counts:
             known["live_keys_ratio"] = max(count.live for count in self._counts.values()) / self._limit
         return known
@@ -112,7 +171,7 @@ class Quota:
         kept = REPORTS_NEAR_KEPT if used > SHARE * self._report_limit else REPORTS_KEPT
         if self._monotonic() - at > kept:
             at = self._monotonic()
-            used = await self._once(f"reports {realm}", lambda: self._report_bytes(realm))
+            used = await self._requests.once(f"reports {realm}", lambda: self._report_bytes(realm))
             self._reported[realm] = used, at
         return self._report_limit - used
 
@@ -199,40 +258,13 @@ class Quota:
             start = page.kvs[-1].key + b"\0"
 
     async def near_quota(self) -> QuotaUsed | None:
-        """The error for a new key if etcd is near its quota, else None.
-
-        Raises:
-            StoreUnavailable: etcd did not answer.
-        """
-        if self._size is None or self._monotonic() - self._size[1] > SIZE_KEPT:
-            self._size = await self._once("size", self._db_size), self._monotonic()
-        if self._size[0] < SHARE * self._quota:
-            return None
-        return quota_used(f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB")
-
-    async def _once(self, what: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Shares one request among concurrent callers; while etcd is down they fail together, not one after the other."""
-        task = self._asking.get(what)
-        if task is None:
-            task = self._asking[what] = asyncio.create_task(ask())
-            task.add_done_callback(lambda done: self._answered(what, done))
-        return cast(T, await asyncio.shield(task))
-
-    def _answered(self, what: str, done: asyncio.Task[Any]) -> None:
-        del self._asking[what]
-        if not done.cancelled():
-            done.exception()  # marks it as retrieved: every caller may have been cancelled
-
-    async def _db_size(self) -> int:
-        try:
-            return (await self._connection.ask(lambda client: client.status())).db_size
-        except EtcdRefused:
-            return 0  # the user may not read the size; etcd itself then refuses puts when it is full
+        """As of `BackendSize`."""
+        return await self._size.near_quota(so_that=FINALIZED)
 
 
-def quota_used(what: str) -> QuotaUsed:
+def quota_used(what: str, *, so_that: str = FINALIZED) -> QuotaUsed:
     """The error for a new key refused because of etcd's quota."""
     return QuotaUsed(
-        f"{what}: no new key is taken, so that running jobs can be finalized; compact and defragment etcd, or raise its quota",
+        f"{what}: no new key is taken, so that {so_that}; compact and defragment etcd, or raise its quota",
         retry_after=RETRY_AFTER,
     )
