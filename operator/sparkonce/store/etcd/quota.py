@@ -13,11 +13,13 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from sparkonce.errors import QuotaUsed
+from sparkonce.etcd.client import Client
 from sparkonce.etcd.errors import EtcdRefused
 from sparkonce.etcd.kv import MemberStatus, Range, prefix_end
 from sparkonce.model.record import Address, ReportedSoFar
@@ -76,7 +78,7 @@ class BackendSize:
         """The part of the quota that is used; None: not read yet. Sends no request."""
         return None if self._size is None else self._size[0] / self._quota
 
-    async def near_quota(self, *, so_that: str) -> QuotaUsed | None:
+    async def near_quota(self, *, so_that: str = FINALIZED) -> QuotaUsed | None:
         """The error for a new key if etcd is near its quota, else None. `so_that`: what the rest of the quota is for, for people.
 
         Raises:
@@ -86,8 +88,9 @@ class BackendSize:
             self._size = await self._requests.once("size", self._db_size), self._monotonic()
         if self._size[0] < SHARE * self._quota:
             return None
-        holds = f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB"
-        return quota_used(holds, so_that=so_that)
+        return quota_used(
+            f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB", so_that=so_that
+        )
 
     async def _db_size(self) -> int:
         try:
@@ -124,9 +127,7 @@ class Quota:
         """`quota`: bytes, as in etcd's `--quota-backend-bytes`."""
         self._connection, self._layout = connection, connection.layout
         self._limit, self._report_limit = max_live_keys, max_report_bytes
-        self._size = BackendSize(
-            lambda: connection.ask(lambda client: client.status()), quota=quota, monotonic=monotonic
-        )
+        self.size = BackendSize(partial(connection.ask, Client.status), quota=quota, monotonic=monotonic)
         self._reported: dict[str, tuple[int, float]] = {}
         self._clock, self._monotonic = clock, monotonic
         self._counts: dict[str, _LiveCount] = {}
@@ -155,7 +156,7 @@ class Quota:
         """Cached usage as fractions: `store_quota_ratio`, and `live_keys_ratio` of the fullest realm; unknown ones are omitted. Sends no
         request."""
         known: dict[str, float] = {}
-        if (ratio := self._size.ratio) is not None:
+        if (ratio := self.size.ratio) is not None:
             known["store_quota_ratio"] = ratio
         if self._counts:
             known["live_keys_ratio"] = max(count.live for count in self._counts.values()) / self._limit
@@ -256,10 +257,6 @@ class Quota:
             if not page.more:
                 return
             start = page.kvs[-1].key + b"\0"
-
-    async def near_quota(self) -> QuotaUsed | None:
-        """As of `BackendSize`."""
-        return await self._size.near_quota(so_that=FINALIZED)
 
 
 def quota_used(what: str, *, so_that: str = FINALIZED) -> QuotaUsed:

@@ -188,7 +188,7 @@ class EtcdStore:
     ) -> Owned | Duplicate | Mismatch | Moved | Refused:
         own, address = held(lease), request.address
         full = await self._room.full(address.realm)
-        near_quota = await self._room.near_quota()
+        near_quota = await self._room.size.near_quota()
 
         def decide(seen: KeyState, _: KeySnapshot) -> VerbOutcome[Owned | Duplicate | Mismatch | Moved | Refused]:
             if near_quota is not None and seen.record is None and seen.floor == floor and not own.ended:
