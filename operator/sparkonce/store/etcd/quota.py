@@ -50,10 +50,9 @@ class SharedRequests:
 
     async def once(self, what: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The answer to the request of this name that is under way, or else to a new one."""
-        task = self._asking.get(what)
-        if task is None:
+        if (task := self._asking.get(what)) is None:
             task = self._asking[what] = asyncio.create_task(ask())
-            task.add_done_callback(lambda done: self._answered(what, done))
+            task.add_done_callback(partial(self._answered, what))
         return cast(T, await asyncio.shield(task))
 
     def _answered(self, what: str, done: asyncio.Task[Any]) -> None:
@@ -88,9 +87,8 @@ class BackendSize:
             self._size = await self._requests.once("size", self._db_size), self._monotonic()
         if self._size[0] < SHARE * self._quota:
             return None
-        return quota_used(
-            f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB", so_that=so_that
-        )
+        held = f"etcd holds {self._size[0] >> 20} MiB of its quota of {self._quota >> 20} MiB"
+        return quota_used(held, so_that=so_that)
 
     async def _db_size(self) -> int:
         try:
@@ -141,7 +139,7 @@ class Quota:
         """
         count = self._counts.get(realm)
         if count is None or self._stale(count):
-            count = self._counts[realm] = await self._requests.once(f"count {realm}", lambda: self._count(realm))
+            count = self._counts[realm] = await self._requests.once(f"count {realm}", partial(self._count, realm))
         if count.live < self._limit:
             return None
         return RETRY_AFTER if count.expiry is None else max(0.0, count.expiry - self._clock())
@@ -172,7 +170,7 @@ class Quota:
         kept = REPORTS_NEAR_KEPT if used > SHARE * self._report_limit else REPORTS_KEPT
         if self._monotonic() - at > kept:
             at = self._monotonic()
-            used = await self._requests.once(f"reports {realm}", lambda: self._report_bytes(realm))
+            used = await self._requests.once(f"reports {realm}", partial(self._report_bytes, realm))
             self._reported[realm] = used, at
         return self._report_limit - used
 
