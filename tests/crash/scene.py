@@ -23,6 +23,7 @@ from pyarrow import parquet
 
 from harness.child import frozen
 from harness.eventually import assert_eventually
+from harness.forked import started
 from harness.patience import Patience, until_ended
 
 HERE = Path(__file__).parent
@@ -123,7 +124,7 @@ class Scene:
         if self.submit is not None:
             environment["SPARKONCE_SPARK_SUBMIT"] = str(self.submit)
         with (self.folder / f"{number}.out").open("wb") as out:
-            process = subprocess.Popen(
+            process = started(
                 [sys.executable, "-m", program, *command, "--store", str(self.ledger), "--json"],
                 cwd=self.folder,
                 env=environment,

@@ -15,8 +15,10 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.eventually import INTERVAL, assert_eventually
+from harness.forked import forked
 from harness.patience import cpu_of, until_ended
 
 REAP_TIMEOUT = 10.0
@@ -91,14 +93,14 @@ class Child:
         setpriv = shutil.which("setpriv")
         dies_with_us = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*dies_with_us, *self.command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
-                start_new_session=True,  # a Ctrl-C in the terminal goes to pytest alone, which then ends its servers in order
-            )
+            how: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": log,
+                "stderr": subprocess.STDOUT,
+                "env": {**os.environ, **self.environment},
+                "start_new_session": True,  # a Ctrl-C in the terminal goes to pytest alone, which then ends its servers in order
+            }
+            self._process = forked(self.command, **how) or subprocess.Popen([*dies_with_us, *self.command], **how)
 
     def until(self, serves: Callable[[], object], timeout: float, *, interval: float = INTERVAL) -> None:
         """Returns once `serves()`. Raises NotStarted at once if the process has ended, or after `timeout` seconds without progress."""

@@ -24,6 +24,7 @@ import yaml
 
 from harness import planted
 from harness.eventually import assert_eventually
+from harness.forked import started
 from harness.patience import cpu_of, until_ended
 from sparkonce.blocking import run
 from sparkonce.cli.app import main
@@ -202,7 +203,7 @@ class Desk:
         planted.output(out)
         planted.output(err)
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
+            process = started(
                 [sys.executable, "-m", "sparkonce", *arguments],
                 cwd=self.folder,
                 env={**os.environ, **self.environment, **environment},

@@ -28,12 +28,13 @@ from harness.apiserver import Cluster
 from harness.audit import Audit, Expected
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
+from harness.forked import PROGRAM
 from harness.jobs import job
 from harness.kubeflow import FakeKubeflow, Script
 from harness.kubeflow.drivers import writes_outputs
 from harness.ledger_dump import claims, dump
 from harness.ledgers import Server, url_of
-from harness.operators import PROGRAM, OperatorProcess
+from harness.operators import OperatorProcess
 from harness.witness import Witness
 from sparkonce.launch.kubeflow.labels import ATTEMPT_LABEL
 from sparkonce.launch.kubernetes import JOBS

@@ -15,10 +15,9 @@ from pathlib import Path
 from harness import planted
 from harness.child import free_port, freeze
 from harness.eventually import assert_eventually
+from harness.forked import PROGRAM, started
 from harness.patience import cpu_of, stretched, until_ended
 
-PROGRAM = ("-m", "sparkonce")
-"""Python's arguments to run it."""
 READY = 60.0
 """Seconds: importing everything takes two on a free core, and 22 beside nine other test runs."""
 
@@ -77,7 +76,7 @@ class OperatorProcess:
         ]
         planted.output(self.log)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = started(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **self.environment}
             )
         if wait:

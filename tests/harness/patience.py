@@ -20,6 +20,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.forked import started
+
 T = TypeVar("T")
 
 MOST = 10.0
@@ -162,7 +164,7 @@ def completed(
             source.seek(0)
             options["stdin"] = source
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, text=True, **{**pipes, **options}) as process:
+        with started(command, text=True, **{**pipes, **options}) as process:
             try:
                 out, err = output_of(process, seconds)
             except BaseException:  # as `subprocess.run`: an interrupted test leaves no process behind
