@@ -1,10 +1,10 @@
 """Measures what exactly-once costs: `make bench`, or `python benchmarks/run.py --only reserve`.
 
-There are seven parts (output, formats, statements, reserve, replay, etcd, operator), each in a module that describes what it times. This
-module has the options, the scratch folder, the table, and the results file. Progress goes to standard error, one line per pair; a progress
-bar was not taken, because its drawing thread would be measured, too. The exit code is 0 when everything was measured and every effect was
-right, whether or not goals were met: missing a goal on a busy machine is not a defect of the build. The last two parts need etcd and a
-Kubernetes API server, as the tests do; where these can be neither found nor built, the parts are skipped, and the output names the reason.
+Each of PARTS is in a module that describes what it times. This module has the options, the scratch folder, the table, and the results
+file. Progress goes to standard error, one line per pair; a progress bar was not taken, because its drawing thread would be measured, too.
+The exit code is 0 when everything was measured and every effect was right, whether or not goals were met: missing a goal on a busy machine
+is not a defect of the build. Some parts need servers (etcd, PostgreSQL, a Kubernetes API server), as the tests do; where these can be
+neither found nor built, the parts are skipped, and the output names the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -33,10 +34,18 @@ from sparkonce.errors import SparkonceError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PARTS = ("output", "formats", "statements", "reserve", "replay", "etcd", "operator")
-SERVED = ("etcd", "operator")
-"""Parts that start the same servers as the tests."""
-sys.path.insert(1, str(ROOT / "tests"))
+HTTP = ("http", "http-postgres", "http-etcd", "http-outstanding", "http-proxy", "http-keys")
+"""Parts in benchmarks/http."""
+PARTS = ("output", "formats", "statements", "reserve", "replay", "etcd", "operator", *HTTP)
+SERVERS = {
+    "etcd": "kube-apiserver",
+    "operator": "kube-apiserver",
+    "http-postgres": "postgres",
+    "http-etcd": "etcd",
+    "http-outstanding": "etcd",
+}
+"""Parts that start the same servers as the tests, and the program that decides whether they can be had."""
+sys.path[1:1] = [str(ROOT / "benchmarks" / "http"), str(ROOT / "tests")]
 WIDTH = 200
 """Width of the table, in characters, if the output is not a terminal."""
 
@@ -69,6 +78,12 @@ def options(arguments: list[str]) -> argparse.Namespace:
         help="the operator's memory at 10,000 finished and 1,000 active jobs, instead of at 1,000 and 100: half an hour",
     )
     parser.add_argument(
+        "--keys",
+        type=_keys,
+        default=100_000,
+        help="that each process of http-keys answers (100,000; 1,000,000: 15 minutes)",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="PATH", help="where everything is written (benchmarks/results/DATE.json)"
     )
     asked = parser.parse_args(arguments)
@@ -85,6 +100,10 @@ def _number(text: str, least: int = 1) -> int:
 
 def _count(text: str) -> int:
     return _number(text, 0)
+
+
+def _keys(text: str) -> int:
+    return _number(text, 1000)
 
 
 def say(text: str) -> None:
@@ -107,6 +126,8 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
         return Statements(scratch, max(2, asked.rows * 2 // 5), asked.pairs, jars, say)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
+    if name in HTTP:
+        return http_part(name, scratch, asked)
     if name == "etcd":
         from operator_reserve import OperatorReserve
 
@@ -116,18 +137,38 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     return OperatorJobs(scratch, asked.pairs, say, jobs=asked.jobs, finished=asked.finished, active=asked.active)
 
 
+def http_part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
+    from http_costs import HttpCosts
+    from http_keys import HttpKeys
+    from http_outstanding import HttpOutstanding
+    from http_proxy import HttpProxy
+
+    match name:
+        case "http-outstanding":
+            return HttpOutstanding(scratch, asked.pairs, say)
+        case "http-proxy":
+            return HttpProxy(scratch, asked.pairs, say)
+        case "http-keys":
+            return HttpKeys(scratch, asked.keys, say)
+    stores = {"http": ("memory", "sqlite"), "http-postgres": ("postgres",), "http-etcd": ("etcd",)}
+    return HttpCosts(name, stores[name], scratch, asked.pairs, say)
+
+
 def missing(name: str) -> str:
     """Why the part cannot be measured here; empty if it can."""
-    if name not in (*SERVED, "statements"):
+    if name not in (*SERVERS, "statements"):
         return ""
-    from harness.binaries import PartMissing, find  # found through the path set for SERVED
+    from harness.binaries import PartMissing, find  # found through the path set above
     from harness.delta_jars import resolved
+    from harness.postgres import PACKAGE, binaries
 
+    if name == "http-postgres":
+        return "" if binaries() else f"no PostgreSQL server here: install the package {PACKAGE} (initdb and postgres)"
     try:
         if name == "statements":
             resolved()
-        else:
-            find("kube-apiserver")
+        elif SERVERS[name] != "etcd" or shutil.which("etcd") is None:
+            find(SERVERS[name])
     except PartMissing as absent:
         return str(absent)
     return ""

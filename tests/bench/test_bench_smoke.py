@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from harness.patience import completed
+from harness.postgres import required_binaries
 from harness.spark import java
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -29,15 +32,16 @@ COLUMNS = ("what", "ours", "raw", "ratio median", "spread", "pairs", "goal", "me
 needs_spark = pytest.mark.skipif(java() is None, reason="no Java: install OpenJDK 17")
 
 
-def started(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Starts Python in the benchmarks' folder, with its temporary files in the test's folder."""
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(BENCHMARKS)}
+def started(arguments: list[str], folder: Path, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Starts Python in the benchmarks' folder, with its temporary files in the test's folder or in `temporary`."""
+    path = os.pathsep.join(map(str, (BENCHMARKS, BENCHMARKS / "http", BENCHMARKS.parent / "tests")))
+    environment = {**os.environ, "TMPDIR": str(temporary or folder), "PYTHONPATH": path}
     return completed([sys.executable, *arguments], PATIENCE, env=environment, cwd=folder)
 
 
-def benched(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+def benched(folder: Path, *options: str, temporary: Path | None = None) -> tuple[dict[str, Any], str]:
     """The results file and the printed text; nothing else may be left on disk."""
-    done = started([str(BENCHMARKS / "run.py"), *options, "--json", str(folder / "all.json")], folder)
+    done = started([str(BENCHMARKS / "run.py"), *options, "--json", str(folder / "all.json")], folder, temporary)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in folder.iterdir()] == ["all.json"]
     told: dict[str, Any] = json.loads((folder / "all.json").read_text())
@@ -49,7 +53,8 @@ def benched(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
         assert part["noise"]["cpu"] > 0
         assert part["noise"]["others"] >= 0
         assert f"Noise, {name}: " in done.stdout
-        assert f"{name}: pair {told['pairs']} of {told['pairs']}" in done.stderr, "no progress was shown"
+        shown = "1000 keys" if name == "http-keys" else f"pair {told['pairs']} of {told['pairs']}"
+        assert f"{name}: {shown}" in done.stderr, "no progress was shown"
         for row in part["table"]:
             check_row(row, pairs=told["pairs"])
             assert row["what"] in done.stdout
@@ -61,7 +66,8 @@ def check_row(row: dict[str, Any], *, pairs: int) -> None:
     ours, raw = row["samples"]["ours"], row["samples"]["raw"]
     assert len(ours) == row["pairs"] == pairs
     assert row["ours"] == median(ours)
-    assert min(ours) >= 0 or "fixed" in row["what"] or "per M" in row["what"], "only a difference may be below zero"
+    differences = ("fixed", "per M", "growth")
+    assert min(ours) >= 0 or any(each in row["what"] for each in differences), "only a difference may be below zero"
     ratios = [a / b for a, b in zip(ours, raw, strict=True)] if raw else []
     assert row["ratioMedian"] == (median(ratios) if raw else None)
     of = ratios if row["spreadOf"] == "ratio" else ours
@@ -77,11 +83,72 @@ def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
     reserve, replay = told["parts"]["reserve"], told["parts"]["replay"]
     assert [row["goal"] for row in reserve["table"]] == ["<= 3x", None]
     assert reserve["bytes"] > 1000, "the raw insert is compared with a fraction of what a reservation writes"
-    goals = {(row["what"], row["unit"]): (row["goal"], row["atMost"]) for row in replay["table"]}
-    assert goals["replay: in the process", "ms"] == ("< 100 ms", 100)
-    assert goals["replay: the command", "ms"] == ("< 1 s", 1000)
+    limits = {(row["what"], row["unit"]): (row["goal"], row["atMost"]) for row in replay["table"]}
+    assert limits["replay: in the process", "ms"] == ("< 100 ms", 100)
+    assert limits["replay: the command", "ms"] == ("< 1 s", 1000)
     assert [row["spreadOf"] for row in replay["table"]] == ["ms", "ms", "CPU ms", "ratio"]
     assert "not told apart" in printed
+
+
+def goals(part: dict[str, Any]) -> dict[tuple[str, str], str | None]:
+    """Goals of a part's rows, by what follows the part's name, and unit."""
+    return {(row["what"].partition(": ")[2], row["unit"]): row["goal"] for row in part["table"]}
+
+
+def test_http_is_measured_in_memory_and_on_sqlite(tmp_path: Path) -> None:
+    """A new key is compared with one insert of the record's size, a replay with one read, and the ledger in memory with the application."""
+    told, _ = benched(tmp_path, "--only", "http", "--pairs", "2")
+    http = told["parts"]["http"]
+    assert goals(http) == {
+        ("memory, new key, more than the application", "CPU ms"): "<= 0.3 CPU ms",
+        ("memory, replay, more than the application", "CPU ms"): "<= 0.3 CPU ms",
+        ("sqlite, new key", "ms"): "<= 2.4x",
+        ("sqlite, new key", "CPU ms"): None,
+        ("sqlite, replay", "ms"): "<= 1.5x",
+        ("sqlite, replay", "CPU ms"): None,
+    }
+    assert http["bytes"]["sqlite"] > 350, "the raw row is smaller than what the middleware records"
+
+
+def test_http_is_measured_on_etcd(tmp_path: Path) -> None:
+    """One request at a time is compared like on SQLite, and 64 at a time with two bare transactions each."""
+    if shutil.which("etcd") is None:
+        pytest.skip("no etcd: install etcd-server (scripts/setup --tests does, as root)")
+    told, _ = benched(tmp_path, "--only", "http-etcd", "--only", "http-outstanding", "--pairs", "1")
+    assert goals(told["parts"]["http-etcd"])["etcd, new key", "ms"] == "<= 2.4x"
+    outstanding = told["parts"]["http-outstanding"]
+    assert goals(outstanding) == {("etcd, new keys, 64 at a time", "per second"): ">= 0.6x"}
+    assert outstanding["bytes"] > 1000, "the bare transactions write a fraction of what the middleware does"
+
+
+def test_http_is_measured_on_postgres(tmp_path: Path) -> None:
+    """One request at a time is compared like on SQLite. The server's files are where its user may look, not in the test's folder."""
+    required_binaries()
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        told, _ = benched(tmp_path, "--only", "http-postgres", "--pairs", "1", temporary=Path(open_to_all))
+        assert list(Path(open_to_all).iterdir()) == []
+    assert goals(told["parts"]["http-postgres"])["postgres, replay", "ms"] == "<= 1.5x"
+
+
+def test_the_proxys_cpu_is_measured(tmp_path: Path) -> None:
+    """New keys and replays through the proxy's process are compared with a forwarder, in CPU of the one process."""
+    told, _ = benched(tmp_path, "--only", "http-proxy", "--pairs", "1")
+    proxy = told["parts"]["http-proxy"]
+    assert goals(proxy) == {("new key", "CPU ms"): "<= 1.5 CPU ms", ("replay", "CPU ms"): "<= 1.5 CPU ms"}
+    assert min(value for row in proxy["table"] for value in row["samples"]["ours"]) > 0
+
+
+def test_memory_over_many_keys_is_measured(tmp_path: Path) -> None:
+    """Each ledger's process answers the requested keys, but for those beyond the ceiling, and says how it grew."""
+    told, _ = benched(tmp_path, "--only", "http-keys", "--keys", "1,000", "--pairs", "1")
+    keys = told["parts"]["http-keys"]
+    assert {name: (runs[-1]["answered"], runs[-1]["refused"]) for name, runs in keys["runs"].items()} == {
+        "sqlite": (1000, 0),
+        "memory": (1000, 0),
+        "full": (100, 900),
+    }
+    assert [row["unit"] for row in keys["table"]] == 3 * ["MB", "B a key"]
 
 
 @needs_spark
@@ -261,6 +328,24 @@ shutil.rmtree("table/_data")
 part.{way}()
 """
 
+NOTHING_KEPT = """
+import http_costs
+from pathlib import Path
+http_costs.IdempotencyMiddleware = lambda app, **_: app
+http_costs.HttpCosts("http", ("memory",), Path.cwd(), 1, print).measure()
+"""
+
+RUNS_TWICE = """
+import http_costs
+from pathlib import Path
+call = http_costs.BareOrders.__call__
+async def twice(self, *given):
+    self.runs += 1
+    await call(self, *given)
+http_costs.BareOrders.__call__ = twice
+http_costs.HttpCosts("http", ("memory",), Path.cwd(), 1, print).measure()
+"""
+
 TWICE = """
 import replay, shutil
 from pathlib import Path
@@ -280,6 +365,8 @@ part._counted()
         pytest.param(OUTPUT_GONE.format(way="_inside"), "said ResultGone", id="replay: the output is gone"),
         pytest.param(OUTPUT_GONE.format(way="_command"), "ended with 7", id="replay: the command has no result"),
         pytest.param(TWICE, "there are 2 attempts", id="replay: something ran again"),
+        pytest.param(NOTHING_KEPT, "an answered request has no record", id="http: nothing is recorded"),
+        pytest.param(RUNS_TWICE, "of 1001 keys, 2002 ran", id="http: a key runs again"),
     ],
 )
 def test_a_wrong_effect_is_no_measurement(tmp_path: Path, code: str, said: str) -> None:
