@@ -17,7 +17,8 @@ Json = dict[str, Any]
 
 OPERATOR = 'namespace="$namespace",service="$operator"'
 GATEWAY = 'namespace="$namespace",service="$gateway"'
-BOTH = 'namespace="$namespace",service=~"$operator|$gateway"'
+PROXY = 'namespace="$namespace",service="$proxy"'
+ALL = 'namespace="$namespace",service=~"$operator|$gateway|$proxy"'
 PROBES = 'route!~"/(readyz|healthz|metrics)"'
 SILENT = 'OPERATOR,result=~"StoreUnavailable|StoreUnusable"'
 FAILED = 'OPERATOR,result=~"unavailable|refused"'
@@ -31,7 +32,7 @@ class Panel:
     says: str
     """What the panel shows and which values are normal: the text behind its info icon."""
     queries: Mapping[str, str]
-    """PromQL by legend; OPERATOR, GATEWAY and BOTH are replaced by label matchers."""
+    """PromQL by legend; OPERATOR, GATEWAY, PROXY and ALL are replaced by label matchers."""
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 8
@@ -320,32 +321,69 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "s",
         ),
     ],
+    "Proxy": [
+        p(
+            "Requests with a key",
+            "By outcome: ran and replayed are usual; failed is a 5xx of the service; all other outcomes are refusals.",
+            {"{{outcome}}": "sum by (outcome) (rate(sparkonce_keyed_requests_total{PROXY}[$__rate_interval]))"},
+            "reqps",
+            stacked=True,
+        ),
+        p(
+            "Time to an outcome",
+            "From the headers of a request with a key to its outcome, with the service's own time.",
+            quantiles("sparkonce_keyed_request_seconds_bucket{PROXY}", by="outcome"),
+            "s",
+        ),
+        p(
+            "Unknown requests that were looked for",
+            "What became of requests whose answer was lost: answered, had no effect, still unknown, or sent again.",
+            {
+                "{{verdict}}": "sum by (verdict) (increase(sparkonce_reconciled_requests_total{PROXY}[$__rate_interval]))"
+            },
+            stacked=True,
+        ),
+        p(
+            "Requests to the ledger of answers",
+            "Two for a request that runs and one for a replay, and beats of those that run long.",
+            {
+                "{{verb}} {{result}}": "sum by (verb, result) (rate(sparkonce_store_requests_total{PROXY}[$__rate_interval]))"
+            },
+            "reqps",
+        ),
+        p(
+            "Time of a request to the ledger of answers",
+            "Latency of proxies' requests to their ledger.",
+            quantiles("sparkonce_store_request_seconds_bucket{PROXY}"),
+            "s",
+        ),
+    ],
     "Processes": [
         p(
             "Versions",
             "Processes of the release by the version that they run; a rollout shows two of them for minutes.",
-            {"{{service}} {{version}}": "count by (service, version) (sparkonce_build_info{BOTH})"},
+            {"{{service}} {{version}}": "count by (service, version) (sparkonce_build_info{ALL})"},
         ),
         p(
             "Memory",
             "Resident memory; a process beyond its limit is killed.",
-            {"{{pod}}": "process_resident_memory_bytes{BOTH}"},
+            {"{{pod}}": "process_resident_memory_bytes{ALL}"},
             "bytes",
         ),
         p(
             "CPU",
             "Cores in use. An operator that has less than it wants renews its lease late.",
-            {"{{pod}}": "rate(process_cpu_seconds_total{BOTH}[$__rate_interval])"},
+            {"{{pod}}": "rate(process_cpu_seconds_total{ALL}[$__rate_interval])"},
         ),
         p(
             "Open files",
             "Files and connections, and how many a process may have.",
-            {"{{pod}}": "process_open_fds{BOTH}", "limit {{pod}}": "process_max_fds{BOTH}"},
+            {"{{pod}}": "process_open_fds{ALL}", "limit {{pod}}": "process_max_fds{ALL}"},
         ),
         p(
             "Running since",
             "Time since each process started; a short line after a long one is a restart.",
-            {"{{pod}}": "time() - process_start_time_seconds{BOTH}"},
+            {"{{pod}}": "time() - process_start_time_seconds{ALL}"},
             "s",
         ),
     ],
@@ -381,6 +419,7 @@ def variables() -> list[Json]:
         values("namespace", "Namespace", "label_values(sparkonce_ready, namespace)"),
         values("operator", "Release", 'label_values(sparkonce_ready{namespace="$namespace"}, service)'),
         values("gateway", "Gateway", 'label_values(sparkonce_gateway_announced{namespace="$namespace"}, service)'),
+        values("proxy", "Proxy", 'label_values(sparkonce_keyed_requests_total{namespace="$namespace"}, service)'),
     ]
 
 
@@ -420,7 +459,10 @@ def _body(panel: Panel) -> Json:
         {
             "refId": chr(ord("A") + place),
             "datasource": source,
-            "expr": query.replace("OPERATOR", OPERATOR).replace("GATEWAY", GATEWAY).replace("BOTH", BOTH),
+            "expr": query.replace("OPERATOR", OPERATOR)
+            .replace("GATEWAY", GATEWAY)
+            .replace("PROXY", PROXY)
+            .replace("ALL", ALL),
             "legendFormat": legend,
         }
         for place, (legend, query) in enumerate(panel.queries.items())

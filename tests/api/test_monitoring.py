@@ -62,14 +62,33 @@ def no_gateway(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
+def no_proxy(scene: Scene) -> Iterator[None]:
+    """Kills the proxy."""
+    scene.proxied.proxy.kill()
+    yield
+    scene.proxied.proxy.start()
+
+
+@contextmanager
+def no_outcome(scene: Scene) -> Iterator[None]:
+    """A service fails, and its client sends the request again."""
+    key = scene.key("fails")
+    assert [scene.proxied.post(key, "?status=500") for _ in range(2)] == [500, 503]
+    yield
+
+
+@contextmanager
 def silent_store(scene: Scene) -> Iterator[None]:
-    """Freezes etcd while a job arrives and a request reaches the gateway."""
+    """Freezes etcd while a job arrives and requests reach the gateway and the proxy."""
 
     def ask() -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):
             scene.gateway.ask("GET", f"/v1/namespaces/{scene.stage.namespace}/keys", token=ADMIN)
 
-    with scene.meanwhile(ask, pause=0.2):
+    def post() -> None:
+        assert scene.proxied.post(scene.key("post")) in (201, 503)
+
+    with scene.meanwhile(ask, pause=0.2), scene.meanwhile(post, pause=0.2):
         scene.stage.etcd.one.freeze()
         try:
             names = scene.send(1, "patient")
@@ -250,11 +269,12 @@ TOGETHER: tuple[dict[Fault, tuple[str, ...]], ...] = (
     },
     {somebody_else_writes: ("StatusConflicts",), unavailable: ("ApiErrors",)},
     {slow: ("LookHangs", "QueueOld")},
-    {much_is_reported: ("ReportsNear",)},
-    {leases_end: ("TakeoversFrequent",), no_gateway: ("GatewayDown",)},
+    {much_is_reported: ("ReportsNear",), no_outcome: ("ProxyUnknownOutcomes",)},
+    {leases_end: ("TakeoversFrequent",), no_gateway: ("GatewayDown",), no_proxy: ("ProxyDown",)},
     {
         silent_store: (
             "OperatorNotReady", "StoreSilent", "StoreErrors", "GatewayNotServing", "GatewayErrors", "EtcdMemberDown",
+            "ProxyLedgerSilent",
         ),
     },
     {
@@ -318,6 +338,8 @@ def traffic(scene: Scene) -> None:
     stage.etcd.turn_auth_on()
     assert scene.gateway.ask("GET", f"/v1/namespaces/{stage.namespace}/keys", token=ADMIN).status >= 500
     stage.etcd.turn_auth_off()
+    once = scene.key("once")
+    assert [scene.proxied.post(once) for _ in range(2)] == [201, 201]
     go = threading.Event()
     scene.api.answer(403, method="POST", path="/events$", times=1)
     done = scene.send(2, "done")
@@ -359,6 +381,7 @@ def asked(expr: str) -> str:
     """A dashboard query as Grafana sends it, for this release and the last minutes."""
     values = {
         "$namespace": NAMESPACE, "$operator": f"{SERVICE}-operator", "$gateway": f"{SERVICE}-gateway",
+        "$proxy": f"{SERVICE}-proxy",
         "$__rate_interval": "2m", "$__range": "1h",
     }  # fmt: skip
     for name, value in values.items():
@@ -418,6 +441,7 @@ def of_variables(scene: Scene, variables: list[dict[str, object]]) -> None:
             chosen[each["name"]] = {found["metric"][match[2]] for found in scene.prometheus.query(asked(match[1]))}
     assert chosen == {
         "namespace": {NAMESPACE}, "operator": {f"{SERVICE}-operator"}, "gateway": {f"{SERVICE}-gateway"},
+        "proxy": {f"{SERVICE}-proxy"},
     }  # fmt: skip
 
 

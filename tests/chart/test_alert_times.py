@@ -40,7 +40,7 @@ def input_series(series: Mapping[str, Values]) -> Iterator[Json]:
     """The series with the labels that a scrape of this release gives them."""
     for name, values in series.items():
         metric, _, labels = name.rstrip("}").partition("{")
-        kind = next((each for each in ("gateway", "etcd") if f"service='{each}'" in labels), "operator")
+        kind = next((each for each in ("gateway", "etcd", "proxy") if f"service='{each}'" in labels), "operator")
         mine = [each for each in labels.split(",") if each and not each.startswith("service=")]
         mine += [f"namespace='{NAMESPACE}'", f"service='{RELEASE}-sparkonce-{kind}'"]
         text = " ".join("stale" if value is None else f"{value:g}" for value in values)

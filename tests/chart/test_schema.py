@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.helm import CHART, template
+from harness.helm import CHART, PROXY, template
 
 pytestmark = pytest.mark.operator
 
@@ -117,6 +117,14 @@ def test_a_typo_anywhere_is_refused(tmp_path: Path) -> None:
         ("watch.namespaces={Team_A}", "/watch/namespaces/0"),
         ("install=a/b", "/install"),
         ("etcd.bundled.enabled=maybe", "/etcd/bundled/enabled"),
+        ("proxy.upstream=orders:3000", "/proxy/upstream"),
+        ("proxy.upstream=http://me:secret@orders", "/proxy/upstream"),
+        ("proxy.profile=delta", "/proxy/profile"),
+        ("proxy.methods={post}", "/proxy/methods/0"),
+        ("proxy.lifetimeHours=0", "/proxy/lifetimeHours"),
+        ("proxy.advertise=idempotency", "/proxy/advertise"),
+        ("proxy.port=80", "/proxy/port"),
+        ("proxy.upstreamCa.key=../ca.crt", "/proxy/upstreamCa/key"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused(value: str, where: str) -> None:
@@ -124,3 +132,21 @@ def test_a_value_that_cannot_work_is_refused(value: str, where: str) -> None:
     done = template(sets=[value])
     assert done.returncode != 0
     assert f"at '{where}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ("proxy.methods={POST}", "methods"),
+        ("proxy.required=true", "required"),
+        ("proxy.rerun=true", "rerun"),
+        ("proxy.advertise=/idempotency", "advertise"),
+    ],
+)
+def test_the_profile_iceberg_decides_what_takes_keys(value: str, field: str) -> None:
+    """With the profile these values are refused with their path, as the program refuses their options; without it they are taken."""
+    sets = ["etcd.bundled.enabled=true", *PROXY, value]
+    done = template(sets=[*sets, "proxy.profile=iceberg"])
+    assert done.returncode != 0
+    assert f"at '/proxy/{field}'" in done.stderr
+    assert template(sets=sets).returncode == 0

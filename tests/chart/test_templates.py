@@ -23,6 +23,7 @@ from harness.helm import (
     BACKUPS,
     CHART,
     NAMESPACE,
+    PROXY,
     ROOT,
     component_of,
     everything,
@@ -40,6 +41,7 @@ from sparkonce.gateway.serving import FINISH
 from sparkonce.model.record import gateway_audience
 from sparkonce.observe.gateway_metrics import GatewayMetrics
 from sparkonce.observe.metrics import GAUGES, Metrics
+from sparkonce.observe.reply_metrics import ReplyMetrics
 from sparkonce.sink.allowed import AllowedOutputs
 from sparkonce.store.etcd.address import PASSWORD, parsed
 from sparkonce.store.etcd.layout import Layout
@@ -53,6 +55,10 @@ UPDATE = "SPARKONCE_UPDATE_GOLDEN"
 MADE = re.compile(r"((?:ca\.crt|tls\.crt|tls\.key|sparkonce\.dev/(?:ca|renew-after)):) \S.*")
 """Lines that hold what the chart generates when it cannot look it up in a cluster: certificates, keys, and values that depend on them."""
 every_set = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+
+
+def has_proxy(values: Path) -> bool:
+    return bool(yaml.safe_load(values.read_text()).get("proxy"))
 
 
 def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -143,9 +149,10 @@ def test_every_container_may_nothing(values: Path) -> None:
 
 @every_set
 def test_a_rollout_takes_no_replica_away(values: Path) -> None:
-    """Operators and gateways are replaced only once their successors are ready, have a disruption budget, and are spread over nodes."""
+    """Operators, gateways and proxies are replaced only once their successors are ready, have a disruption budget, and are spread over
+    nodes."""
     objects = rendered(values)
-    for component in ("operator", "gateway"):
+    for component in ("operator", "gateway", *(["proxy"] if has_proxy(values) else [])):
         deployment = one(objects, "Deployment", component)
         assert deployment["spec"]["replicas"] >= 2
         assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
@@ -158,14 +165,18 @@ def test_a_rollout_takes_no_replica_away(values: Path) -> None:
 
 @every_set
 def test_the_grace_period_is_longer_than_a_hand_over(values: Path) -> None:
-    """On SIGTERM an operator finishes its writes, then revokes its lease; a gateway drains, then finishes its requests. The grace period
-    before SIGKILL is longer than that."""
+    """On SIGTERM an operator finishes its writes, then revokes its lease; a gateway drains, then finishes its requests; a proxy drains,
+    then has 30 s for requests and 25 s for its ledger. The grace period before SIGKILL is longer than that."""
     objects = rendered(values)
     operator = one(objects, "Deployment", "operator")["spec"]["template"]["spec"]
     assert operator["terminationGracePeriodSeconds"] > 2 * (ControllerSettings().drain + 10)
     gateway = one(objects, "Deployment", "gateway")["spec"]["template"]["spec"]
     (drain,) = (each for each in gateway["containers"][0]["args"] if each.startswith("--drain-seconds="))
     assert gateway["terminationGracePeriodSeconds"] > float(drain.partition("=")[2]) + FINISH
+    if has_proxy(values):
+        proxy = one(objects, "Deployment", "proxy")["spec"]["template"]["spec"]
+        (drain,) = (each for each in proxy["containers"][0]["args"] if each.startswith("--drain-seconds="))
+        assert proxy["terminationGracePeriodSeconds"] > float(drain.partition("=")[2]) + 30 + 25
 
 
 @every_set
@@ -175,7 +186,7 @@ def test_the_programs_know_what_they_are_told(values: Path) -> None:
     secrets = {PASSWORD: "secret"}
     for name, spec in pods(rendered(values)).items():
         for container in spec["containers"]:
-            if container["name"] not in {"operator", "gateway"}:
+            if container["name"] not in {"operator", "gateway", "proxy"}:
                 continue
             command, *options = container["args"]
             known = {each for parameter in commands[command].params for each in parameter.opts}
@@ -184,7 +195,12 @@ def test_the_programs_know_what_they_are_told(values: Path) -> None:
             )
             environment = {each["name"]: each for each in container["env"]}
             mounted = {each["mountPath"] for each in container["volumeMounts"]}
-            if values.stem == "postgresql":
+            if command == "proxy" and values.stem == "tenants":
+                assert environment["SPARKONCE_STORE"]["valueFrom"]["secretKeyRef"] == {
+                    "name": "answers",
+                    "key": "address",
+                }
+            elif values.stem == "postgresql":
                 assert environment["SPARKONCE_STORE"]["valueFrom"]["secretKeyRef"] == {"name": "ledger", "key": "url"}
                 assert "/etc/sparkonce/postgresql" in mounted
             else:
@@ -204,7 +220,7 @@ def test_the_operators_store_is_the_bundled_etcd() -> None:
     command = etcd["spec"]["template"]["spec"]["containers"][0]["command"]
     members = next(each for each in command if each.startswith("--initial-cluster="))
     assert re.findall(r"https://([^:,]+):2380", members) == hosts
-    for component in ("operator", "gateway"):
+    for component in ("operator", "gateway", "proxy"):
         environment = one(objects, "Deployment", component)["spec"]["template"]["spec"]["containers"][0]["env"]
         store = parsed(next(each["value"] for each in environment if each["name"] == "SPARKONCE_STORE"), {})
         assert store["endpoints"] == [f"{host}:2379" for host in hosts]
@@ -212,15 +228,15 @@ def test_the_operators_store_is_the_bundled_etcd() -> None:
 
 
 def test_a_ledger_in_postgresql_takes_etcds_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of an etcd is rendered, rights and policies are those without it; operator, gateway and `helm test` have the same settings,
-    which the programs understand, and files that libpq accepts."""
+    """Nothing of an etcd is rendered, rights and policies are those without it; operator, gateway, proxy and `helm test` have the same
+    settings, which the programs understand, and files that libpq accepts."""
     objects = rendered(HERE / "values" / "postgresql.yaml")
     assert not [each["metadata"]["name"] for each in objects if component_of(each) == "etcd"]
     (rules,) = (each["spec"]["groups"] for each in objects if each["kind"] == "PrometheusRule")
     assert not [rule for group in rules for rule in group["rules"] if "etcd" in rule.get("alert", "").lower()]
     secrets = [rule for each in objects if each["kind"] in {"Role", "ClusterRole"} for rule in each.get("rules") or []]
     assert not [rule for rule in secrets if "secrets" in rule["resources"]]
-    told = [one(objects, "Deployment", each)["spec"]["template"]["spec"] for each in ("operator", "gateway")]
+    told = [one(objects, "Deployment", each)["spec"]["template"]["spec"] for each in ("operator", "gateway", "proxy")]
     (test,) = (each["spec"] for each in objects if each["kind"] == "Pod")
     for spec in (*told, test):
         environment = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
@@ -381,6 +397,8 @@ NEW = (
     "metrics.prometheusRule.pendingSeconds",
     "metrics.prometheusRule.runningSeconds",
     "metrics.prometheusRule.backupSeconds",
+    "proxy",
+    "networkPolicy.proxyNamespaceSelector",
 )
 """Values that earlier releases did not have: `helm upgrade --reuse-values` leaves them out."""
 
@@ -427,7 +445,7 @@ def test_the_room_for_reports_is_a_value(tmp_path: Path) -> None:
 def test_a_digest_takes_the_place_of_each_tag() -> None:
     """Containers, hooks and `helm test` of all components name the image by its digest alone, even if a tag is given."""
     operator, etcd = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
-    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "gateway.enabled=true"]
+    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "gateway.enabled=true", *PROXY]
     sets += [
         f"image.digest={operator}",
         "image.tag=v1",
@@ -534,8 +552,14 @@ def images_of(objects: list[dict[str, Any]]) -> set[str]:
 
 
 def test_a_registry_is_in_front_of_every_image() -> None:
-    """`image.registry` applies to the operator, the gateway, etcd, the hooks and `helm test`; etcd may have its own; a digest is kept."""
-    sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "image.registry=mirror.example.com:5000/spark"]
+    """`image.registry` applies to the operator, the gateway, the proxy, etcd, the hooks and `helm test`; etcd may have its own; a digest is
+    kept."""
+    sets = [
+        "etcd.bundled.enabled=true",
+        "etcd.bundled.replicas=3",
+        "image.registry=mirror.example.com:5000/spark",
+        *PROXY,
+    ]
     mirror, version = "mirror.example.com:5000/spark", yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     operator, etcd = f"{mirror}/sparkonce/operator:{version}", f"{mirror}/sparkonce/etcd:{version}"
     assert images_of(rendered(sets=sets)) == {operator, etcd}
@@ -554,10 +578,10 @@ def test_every_pod_pulls_with_the_secrets() -> None:
 
 
 def test_a_components_priority_wins_over_the_releases() -> None:
-    """`priorityClassName` applies to the operator, the gateway and etcd unless they set their own; by default there is none."""
+    """`priorityClassName` applies to the operator, the gateway, the proxy and etcd unless they set their own; by default there is none."""
 
     def classes(*sets: str) -> dict[str, str | None]:
-        objects = rendered(sets=["etcd.bundled.enabled=true", *sets])
+        objects = rendered(sets=["etcd.bundled.enabled=true", *PROXY, *sets])
         kinds = {"Deployment", "StatefulSet"}
         return {
             component_of(each): each["spec"]["template"]["spec"].get("priorityClassName")
@@ -565,9 +589,10 @@ def test_a_components_priority_wins_over_the_releases() -> None:
             if each["kind"] in kinds
         }
 
-    assert classes() == {"operator": None, "gateway": None, "etcd": None}
-    assert classes("priorityClassName=high", "etcd.bundled.priorityClassName=higher") == {
-        "operator": "high", "gateway": "high", "etcd": "higher",
+    assert classes() == {"operator": None, "gateway": None, "proxy": None, "etcd": None}
+    own = ("etcd.bundled.priorityClassName=higher", "proxy.priorityClassName=low")
+    assert classes("priorityClassName=high", *own) == {
+        "operator": "high", "gateway": "high", "proxy": "low", "etcd": "higher",
     }  # fmt: skip
 
 
@@ -577,7 +602,7 @@ def test_a_components_priority_wins_over_the_releases() -> None:
 def test_rules_and_dashboards_are_the_files() -> None:
     """The PrometheusRule has the groups of rules/, the ConfigMaps have each dashboard and Grafana's label; neither exists unless
     enabled."""
-    sets = ["etcd.bundled.enabled=true", BACKUPS]
+    sets = ["etcd.bundled.enabled=true", BACKUPS, *PROXY]
     sets += ["metrics.prometheusRule.enabled=true", "metrics.grafanaDashboard.enabled=true"]
     objects = rendered(sets=sets)
     groups = [
@@ -600,10 +625,10 @@ def test_rules_and_dashboards_are_the_files() -> None:
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:
-    """Alerts and panels use only sparkonce metrics that operators and gateways have, so that a renamed metric fails here instead of going
-    silent."""
+    """Alerts and panels use only sparkonce metrics that operators, gateways and proxies have, so that a renamed metric fails here and is
+    not silent."""
     ours: set[str] = {f"sparkonce_{name}" for name in (*GAUGES, "jobs", "oldest_job_seconds")}
-    for registry in (Metrics().registry, GatewayMetrics(announced=lambda: True).registry):
+    for registry in (Metrics().registry, GatewayMetrics(announced=lambda: True).registry, ReplyMetrics().registry):
         for metric in registry.collect():
             endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
             ours |= {metric.name + ending for ending in endings}

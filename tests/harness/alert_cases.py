@@ -150,6 +150,8 @@ def _store(result: str, service: str = "") -> Cases:
     )
 
 
+PROXY = "service='proxy',"
+_KEYED = f"sparkonce_keyed_requests_total{{{{{PROXY}outcome='{{}}'}}}}".format
 ETCD = "service='etcd',"
 _ELECTED = f"etcd_server_leader_changes_seen_total{{{ETCD}pod='a'}}"
 
@@ -228,7 +230,7 @@ ALERTS: Mapping[str, Cases] = {
     ),
     "ApiErrors": _joined(_api("unavailable"), _api("refused")),
     "StoreErrors": _joined(
-        _store("StoreUnavailable"), _store("StoreUnusable"), _store("StoreUnavailable", GATEWAY),
+        _store("StoreUnavailable"), _store("StoreUnusable"), _store("StoreUnavailable", GATEWAY), _store("StoreUnavailable", PROXY),
     ),
     "StoreQuotaNear": _gauge("sparkonce_store_quota_ratio", 0.3, 0.71, 0.7, minutes=5),
     "JobHeld": _gauge("sparkonce_jobs", 0, 1, 0, minutes=1, labels="phase='Held',"),
@@ -339,6 +341,20 @@ ALERTS: Mapping[str, Cases] = {
                 }
             },
         ),
+    ),
+    "ProxyDown": _none_left("sparkonce_build_info", minutes=2, service=f"{PROXY}version='1',"),
+    "ProxyLedgerSilent": _joined(
+        *(
+            _share("sparkonce_keyed_requests_total", f"outcome='{refused}'", "outcome='ran'", service=PROXY)
+            for refused in ("store-down", "claim-lost")
+        ),
+        Cases(faults=(), near={"keys are used again": {_KEYED("key-reused"): rate(0, 10), _KEYED("ran"): rate(10, 10)}}),
+    ),
+    "ProxyUnknownOutcomes": Cases(
+        faults=[
+            Case(series={_KEYED("unknown-outcome"): bursts(1, every=1, count=1)}, not_yet=-STEP, by_then=STEP, lasts=29, gone=2)
+        ],
+        near={"services fail": {_KEYED("failed"): rate(0, 10), _KEYED("unknown-outcome"): level(0, 0)}},
     ),
 }  # fmt: skip
 """Cases by the name of the alert without its prefix."""

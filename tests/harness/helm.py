@@ -29,6 +29,7 @@ RELEASE, NAMESPACE = "spark", "platform"
 TIMEOUT = 120.0
 """Seconds; rendering takes a tenth of a second on a free core."""
 BACKUPS = "etcd.bundled.backup.enabled=true"
+PROXY = ("proxy.enabled=true", "proxy.upstream=http://orders:3000")
 
 _TEMPLATES: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
 """What `helm template` answered, by its arguments and the texts of its values: half a second of processor time each."""
@@ -86,14 +87,15 @@ def rendered(*values: Path, sets: Sequence[str] = (), **how: Any) -> list[dict[s
 def everything() -> list[str]:
     """Settings with which every template renders something."""
     sets = ["etcd.bundled.enabled=true", "etcd.bundled.replicas=3", "jobs.serviceAccount.create=true"]
-    sets += [BACKUPS]
+    sets += [BACKUPS, *PROXY]
     sets += ["networkPolicy.enabled=true", "outputs.allowed[0].prefixes={s3://lake}"]
     return sets + [f"metrics.{each}.enabled=true" for each in ("serviceMonitor", "prometheusRule", "grafanaDashboard")]
 
 
 def documented() -> dict[str, Release]:
     """The releases of docs/helm.md by name: "to try it" is its `helm install` command, "platform" its first block of values, and those
-    of gateways with an address outside the cluster, on an etcd of the release, are called by the value that they enable."""
+    of gateways with an address outside the cluster and of the proxy, on an etcd of the release, are called by the value that they
+    enable."""
     text = (ROOT / "docs" / "helm.md").read_text()
     (command,) = re.findall(r"^helm install (?:.*\\\n)*.*", text, re.MULTILINE)
     words = shlex.split(command.replace("\\\n", " "))
@@ -101,14 +103,17 @@ def documented() -> dict[str, Release]:
     sets = [value for option, value in itertools.pairwise(words) if option == "--set"]
     found = {"to try it": Release(sets=tuple(sets)), "platform": Release(values=platform)}
     for values in more:
-        (enabled,) = (name for name in ("ingress", "httpRoute") if yaml.safe_load(values)["gateway"].get(name))
+        given = yaml.safe_load(values)
+        (enabled,) = (
+            name for name in ("ingress", "httpRoute", "proxy") if name in {**given, **given.get("gateway", {})}
+        )
         found[enabled] = Release(values=values, sets=("etcd.bundled.enabled=true",))
     return found
 
 
 def rule_groups() -> list[dict[str, Any]]:
     """Groups of Prometheus rules that a release with all components gets."""
-    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, "metrics.prometheusRule.enabled=true"])
+    objects = rendered(sets=["etcd.bundled.enabled=true", BACKUPS, *PROXY, "metrics.prometheusRule.enabled=true"])
     groups: list[dict[str, Any]] = one(objects, "PrometheusRule", "")["spec"]["groups"]
     return groups
 

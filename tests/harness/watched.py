@@ -1,4 +1,4 @@
-"""A monitored release without pods: two operators and a gateway, real processes, and a Prometheus that runs the chart's rules.
+"""A monitored release without pods: two operators, a gateway and a proxy, real processes, and a Prometheus that runs the chart's rules.
 
 Prometheus scrapes each second and runs the rules at `harness.prometheus.SPEED`. `SOONER` lowers the thresholds of four alerts on tens of
 seconds and more, and of one on many takeovers. The operators reach the API server through a proxy that can fail, and have their own ledger.
@@ -25,6 +25,7 @@ from harness.helm import NAMESPACE, RELEASE, rule_groups
 from harness.kubeflow import FakeKubeflow, Script
 from harness.operators import OperatorProcess
 from harness.prometheus import Prometheus, faster
+from harness.reply_proxy import Proxied, proxied
 from harness.stage import Stage
 from sparkonce.launch.kubernetes import JOBS, NAMESPACES
 
@@ -63,6 +64,7 @@ class Scene:
     api: ApiProxy
     prometheus: Prometheus
     gateway: GatewayProcess
+    proxied: Proxied
     rules: Mapping[str, Json]
     """By the name of the alert or recording, as in the chart."""
 
@@ -77,6 +79,7 @@ class Scene:
                 each.name, f"127.0.0.1:{each.port}", namespace=NAMESPACE, service=f"{SERVICE}-operator"
             )
         self.prometheus.target("gateway", self.gateway.address, namespace=NAMESPACE, service=f"{SERVICE}-gateway")
+        self.prometheus.target("proxy", self.proxied.metrics, namespace=NAMESPACE, service=f"{SERVICE}-proxy")
         self.prometheus.target("etcd", self.stage.etcd.one.address, namespace=NAMESPACE, service=f"{SERVICE}-etcd")
 
     def restart(self, *operators: OperatorProcess) -> None:
@@ -169,11 +172,12 @@ def watched(cluster: Cluster) -> Iterator[Scene]:
             )
             stack.callback(process.end)
             stage.operators.append(process.start(wait=False))
+        before_service = stack.enter_context(proxied(folder, f"etcd://{etcd.one.address}"))
         groups = rule_groups()
         prometheus = Prometheus(folder, quick(groups))
         stack.callback(prometheus.close)
         rules = {rule.get("alert") or rule["record"]: rule for group in groups for rule in group["rules"]}
-        made = Scene(stage, api, prometheus, gateway, rules)
+        made = Scene(stage, api, prometheus, gateway, before_service, rules)
         made.scraped()
         prometheus.start()
         for each in stage.operators:

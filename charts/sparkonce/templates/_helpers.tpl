@@ -147,6 +147,46 @@ Values of earlier charts have none of this (`helm upgrade --reuse-values`).
 {{- printf "%s://%s-gateway.%s.svc:%d" (ternary "https" "http" (ne (include "sparkonce.gatewaySecret" .) "")) (include "sparkonce.fullname" .) .Release.Namespace (int .Values.gateway.port) }}
 {{- end }}
 
+{{/*
+`proxy` as JSON, complete and checked; {} if it is disabled. Values of earlier charts have none of it (`helm upgrade --reuse-values`), so the
+defaults of values.yaml that are not empty are here, too.
+*/}}
+{{- define "sparkonce.proxy" -}}
+{{- if (.Values.proxy).enabled }}
+{{- $usual := dict "upstream" "" "upstreamCa" (dict "secretName" "" "configMapName" "" "key" "ca.crt") "timeoutSeconds" 60 "replicas" 2 "port" 8080 }}
+{{- $usual = merge $usual (dict "tls" (dict "secretName" "") "store" (dict "existingSecret" "" "urlKey" "url") "podSecurityContext" dict) }}
+{{- $usual = merge $usual (dict "drainSeconds" 5 "terminationGracePeriodSeconds" 70 "podDisruptionBudget" true "serviceAccount" (dict "create" true)) }}
+{{- $requests := dict "cpu" "100m" "memory" "192Mi" "ephemeral-storage" "128Mi" }}
+{{- $_ := set $usual "resources" (dict "requests" $requests "limits" (dict "memory" "512Mi" "ephemeral-storage" "1Gi")) }}
+{{- $_ := set $usual "topologySpread" (dict "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway") }}
+{{- $proxy := mergeOverwrite $usual (deepCopy .Values.proxy) }}
+{{- $named := or $proxy.upstreamCa.secretName $proxy.upstreamCa.configMapName }}
+{{- $least := addf $proxy.drainSeconds 60 }}
+{{- if not $proxy.upstream }}
+{{- fail "proxy.enabled needs proxy.upstream, the service or catalog behind the proxy: http(s)://HOST[:PORT][/PATH]" }}
+{{- else if and $proxy.upstreamCa.secretName $proxy.upstreamCa.configMapName }}
+{{- fail "proxy.upstreamCa.secretName and proxy.upstreamCa.configMapName are both set: the CA is in one of them, leave the other out" }}
+{{- else if and $named (not (hasPrefix "https://" $proxy.upstream)) }}
+{{- fail (printf "proxy.upstreamCa is for an https upstream, and proxy.upstream is %s: requests would go in plain text" $proxy.upstream) }}
+{{- else if eq (int $proxy.port) 8081 }}
+{{- fail "proxy.port=8081 is the port of the proxy's probes and metrics: choose another" }}
+{{- else if lt (float64 $proxy.terminationGracePeriodSeconds) $least }}
+{{- fail (printf "proxy.terminationGracePeriodSeconds=%v would kill the proxy while requests are in flight, whose outcome is then unknown: set at least %v, which is proxy.drainSeconds plus 60 for those requests and the ledger" $proxy.terminationGracePeriodSeconds $least) }}
+{{- end }}
+{{- $proxy | toJson }}
+{{- else }}{{ dict | toJson }}
+{{- end }}
+{{- end }}
+
+{{- define "sparkonce.proxyAccount" -}}
+{{- default (printf "%s-proxy" (include "sparkonce.fullname" .)) (include "sparkonce.proxy" . | fromJson).serviceAccount.name }}
+{{- end }}
+
+{{- define "sparkonce.proxyUrl" -}}
+{{- $proxy := include "sparkonce.proxy" . | fromJson }}
+{{- printf "%s://%s-proxy.%s.svc:%d" (ternary "https" "http" (ne $proxy.tls.secretName "")) (include "sparkonce.fullname" .) .Release.Namespace (int $proxy.port) }}
+{{- end }}
+
 {{- define "sparkonce.etcdName" -}}
 {{- printf "%s-etcd" (include "sparkonce.fullname" .) }}
 {{- end }}
