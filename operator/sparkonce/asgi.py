@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from sparkonce.observe.meter import NoReplyMeter, ReplyMeter
 from sparkonce.replies.coordinator import (
     KeyAttempt,
     KeyedRequest,
@@ -40,6 +41,7 @@ from sparkonce.replies.exchange import (
     declared_length,
     keyed_request,
     lifetime_of,
+    measured,
     policy_of,
     state_of,
 )
@@ -49,7 +51,8 @@ from sparkonce.replies.policy import ReplyPolicy, Scope, StoreDown
 from sparkonce.replies.protocol import Reply, ReplyLedger
 
 __all__ = [
-    "IdempotencyMiddleware", "KeyPolicy", "KeyedRequest", "NotDone", "Reply", "ReplyPolicy", "Scope", "StoreDown", "Unknown", "caller_of",
+    "IdempotencyMiddleware", "KeyPolicy", "KeyedRequest", "NotDone", "Reply", "ReplyMeter", "ReplyPolicy", "Scope", "StoreDown", "Unknown",
+    "caller_of",
 ]  # fmt: skip
 
 Asgi = MutableMapping[str, Any]
@@ -83,12 +86,13 @@ class IdempotencyMiddleware:
         advertise: str | None = None,
         policy: ReplyPolicy | None = None,
         form: ReplyForm | None = None,
+        meter: ReplyMeter | None = None,
         **options: Any,
     ) -> None:
         """`store`: an address (`open_replies`) or an open ledger. `reconcile`: decides what became of a request whose outcome is unknown;
         without it such a key is answered 503 until its lifetime ends. `caller`: text that identifies the caller. `advertise`: a path at
         which GET answers with the lifetime. `policy`, or its fields as `options`. `form`: of refusals and replays, for a protocol that has
-        its own.
+        its own. `meter`: is told how each request with a key ended.
 
         Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         self._app, self._caller, self._advertise = app, caller, advertise
@@ -96,6 +100,7 @@ class IdempotencyMiddleware:
         self._ledger = open_replies(store) if isinstance(store, str) else store
         self._reconcile = asynchronous(reconcile)
         self._form = form or ReplyForm()
+        self._meter = meter or NoReplyMeter()
         self._coordinator: ReplyCoordinator | None = None
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
@@ -114,7 +119,14 @@ class IdempotencyMiddleware:
         try:
             if matched is None or not (values or matched.required):
                 await self._app(scope, receive, send)
-                return
+            else:
+                await self._once(scope, receive, send, matched, values)
+        except Refusal as refusal:
+            await send_reply(send, self._form.refused(refusal))
+
+    async def _once(self, scope: Asgi, receive: Receive, send: Send, matched: Scope, values: list[str]) -> None:
+        """Answers a request with a key. Raises: Refusal, before anything was sent."""
+        with measured(self._meter) as outcome:
             body_of = _RequestBody(scope, receive, self._policy)
             request = await self._read(scope, matched, values, body_of)
             if request is None:
@@ -122,14 +134,12 @@ class IdempotencyMiddleware:
             call = _ApplicationCall(self._app, scope, request, send, self._policy.max_response_bytes)
             response = await self._here().answer(request, call)
             other = None if response.own else await self._form.replayed(request, response.reply)
-        except Refusal as refusal:
-            await send_reply(send, self._form.refused(refusal))
-            return
+            outcome.got(response, self._policy)
         await _respond(send, call, response, other)
 
     def _here(self) -> ReplyCoordinator:
         if self._coordinator is None:
-            self._coordinator = ReplyCoordinator(self._ledger, self._policy, self._reconcile)
+            self._coordinator = ReplyCoordinator(self._ledger, self._policy, self._reconcile, meter=self._meter)
         return self._coordinator
 
     async def close(self, *, grace: float = SHUTDOWN) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import IO, Any, Self
 
+from sparkonce.observe.meter import NoReplyMeter, ReplyMeter
 from sparkonce.replies.coordinator import KeyAttempt, KeyedRequest, Reconciled, Refusal
 from sparkonce.replies.exchange import (
     SHUTDOWN,
@@ -24,13 +25,14 @@ from sparkonce.replies.exchange import (
     declared_length,
     keyed_request,
     lifetime_of,
+    measured,
     policy_of,
     problem_of,
     replay_of,
     state_of,
 )
 from sparkonce.replies.open import open_replies
-from sparkonce.replies.policy import ReplyPolicy
+from sparkonce.replies.policy import ReplyPolicy, Scope
 from sparkonce.replies.protocol import Reply
 from sparkonce.replies.threads import ThreadCoordinator
 
@@ -62,6 +64,7 @@ class WsgiIdempotencyMiddleware:
         caller: Callable[[Mapping[str, Any]], str] = caller_of,
         advertise: str | None = None,
         policy: ReplyPolicy | None = None,
+        meter: ReplyMeter | None = None,
         **options: Any,
     ) -> None:
         """As `sparkonce.asgi.IdempotencyMiddleware`. The ledger is opened by each process at its first request with a key, since servers
@@ -70,7 +73,10 @@ class WsgiIdempotencyMiddleware:
         Raises: InvalidInput."""
         self._app, self._caller, self._advertise = app, caller, advertise
         self._policy = policy_of(policy, options, by="WsgiIdempotencyMiddleware")
-        self._coordinator = ThreadCoordinator(lambda: open_replies(store), self._policy, asynchronous(reconcile))
+        self._meter = meter or NoReplyMeter()
+        self._coordinator = ThreadCoordinator(
+            lambda: open_replies(store), self._policy, asynchronous(reconcile), meter=self._meter
+        )
 
     def close(self, *, grace: float = SHUTDOWN) -> None:
         """Waits for running requests and closes the ledger; for servers that tell their workers to stop."""
@@ -86,26 +92,32 @@ class WsgiIdempotencyMiddleware:
         if matched is None or (given is None and not matched.required):
             return self._app(environ, start_response)
         try:
-            key = checked_key([] if given is None else [given], self._policy)
-            request = keyed_request(
-                self._policy,
-                matched,
-                key,
-                caller=self._caller(environ),
-                method=method,
-                path=path,
-                query=environ.get("QUERY_STRING", ""),
-                headers=list(_headers(environ)),
-                body=self._body(environ),
-                more={"environ": environ},
-            )
-            with _WsgiCall(self._app, environ, request, self._policy.max_response_bytes) as call:
-                response = self._coordinator.answer(request, call)
-                if response.own:
-                    return call.sent(start_response)
+            with measured(self._meter) as outcome:
+                key = checked_key([] if given is None else [given], self._policy)
+                request = self._read(environ, matched, key, method=method, path=path)
+                with _WsgiCall(self._app, environ, request, self._policy.max_response_bytes) as call:
+                    response = self._coordinator.answer(request, call)
+                    outcome.got(response, self._policy)
+                    if response.own:
+                        return call.sent(start_response)
         except Refusal as refusal:
             return _sent(start_response, problem_of(refusal))
         return _sent(start_response, replay_of(response.reply))
+
+    def _read(self, environ: Environ, matched: Scope, key: str, *, method: str, path: str) -> KeyedRequest:
+        """The whole request. Raises: Refusal, and nothing is reserved."""
+        return keyed_request(
+            self._policy,
+            matched,
+            key,
+            caller=self._caller(environ),
+            method=method,
+            path=path,
+            query=environ.get("QUERY_STRING", ""),
+            headers=list(_headers(environ)),
+            body=self._body(environ),
+            more={"environ": environ},
+        )
 
     def _body(self, environ: Environ) -> bytes:
         """Raises: Refusal."""

@@ -46,6 +46,12 @@ SIZES: dict[str, tuple[int, int, int]] = {
         1000,
     ),  # orders that are sent again until they are answered by one of two services that are killed and frozen
     "statements on a catalog": (6, 6, 50),  # of each kind and application, every third request of which meets a fault
+    "statements while a proxy is killed": (6, 6, 100),  # appends, and as many overwrites, by one Spark
+    "generated requests": (
+        100,
+        100,
+        2000,
+    ),  # for each operation of the order service, behind the middleware and the proxy
     "lossy keys": (30, 60, 200),  # reserved by three callers over a connection that loses replies
     "race keys": (100, 100, 400),  # of one table, that processes commit and fence while they are killed and frozen
     "race keys of formats": (20, 14, 180),  # of a Delta and of an Iceberg table

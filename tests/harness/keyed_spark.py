@@ -1,4 +1,4 @@
-"""Unmodified Spark on an Iceberg REST catalog: `python -m harness.keyed_spark FOLDER ICEBERG_JAR URL NUMBER ROUNDS`.
+"""Unmodified Spark on an Iceberg REST catalog: `python -m harness.keyed_spark FOLDER ICEBERG_JAR URL NUMBER ROUNDS [SHARED]`.
 
 It makes a table of its own and appends to one that others write, too, and writes as one JSON object what it was told of each statement.
 """
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from harness.iceberg_rest import EXTENSIONS, lake_at
 
 
-def main(folder: Path, jar: str, url: str, number: int, rounds: int) -> None:
+def main(folder: Path, jar: str, url: str, *, number: int, rounds: int, shared: str = "shared") -> None:
     builder = SparkSession.builder.master("local[1]")
     settings = {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS, "spark.ui.enabled": "false", **lake_at(url)}
     for name, value in settings.items():
@@ -27,12 +27,14 @@ def main(folder: Path, jar: str, url: str, number: int, rounds: int) -> None:
         try:
             spark.sql(statement)
         except (PySparkException, Exception) as error:
-            failed.append(f"{statement}: {str(error).splitlines()[0]}")
+            told = str(error).splitlines()
+            causes = [line for line in told if line.startswith("Caused by")]
+            failed.append(f"{statement}: {'; '.join([told[0], *causes])}")
 
     own = f"lake.sales.own{number}"
     runs(f"CREATE TABLE {own} (n BIGINT) USING iceberg")
     for each in range(rounds):
-        runs(f"INSERT INTO lake.sales.shared VALUES ({number * 1000 + each})")
+        runs(f"INSERT INTO lake.sales.{shared} VALUES ({number * 1000 + each})")
         runs(f"INSERT OVERWRITE {own} VALUES ({each}), ({each})")
     runs(f"DELETE FROM {own} WHERE n < 0")
     (folder / "facts.json").write_text(json.dumps({"failed": failed}))
@@ -40,4 +42,5 @@ def main(folder: Path, jar: str, url: str, number: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    where, jar_file, catalog, own_number, times, *table = sys.argv[1:]
+    main(Path(where), jar_file, catalog, number=int(own_number), rounds=int(times), shared=(*table, "shared")[0])

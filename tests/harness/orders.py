@@ -19,9 +19,17 @@ STARTS = 30.0
 
 
 class OrderService:
-    """One process. `failpoints`: as in SPARKONCE_FAILPOINTS."""
+    """One process. `failpoints`: as in SPARKONCE_FAILPOINTS. `app`: `service:service` for the service without the middleware."""
 
-    def __init__(self, folder: Path, *, failpoints: str = "", lease: float = 1.0, replies: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        failpoints: str = "",
+        lease: float = 1.0,
+        replies: str | None = None,
+        app: str = "service:app",
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         environment = {
@@ -30,7 +38,7 @@ class OrderService:
             "LEASE": str(lease),
             "SPARKONCE_FAILPOINTS": failpoints,
         }
-        command = [sys.executable, "-m", "uvicorn", "service:app", "--app-dir", str(EXAMPLE), "--port", str(self.port)]
+        command = [sys.executable, "-m", "uvicorn", app, "--app-dir", str(EXAMPLE), "--port", str(self.port)]
         self.process = Child(f"order service {self.port}", command, folder / f"service-{self.port}.log", environment)
 
     def start(self) -> Self:
@@ -40,7 +48,7 @@ class OrderService:
 
     def _serves(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/v1/config", timeout=1.0).status_code == 200
+            return httpx.get(f"{self.url}/openapi.json", timeout=1.0).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -36,7 +36,8 @@ class Flow(StrEnum):
 
 
 class Proxy:
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *others: str) -> None:
+        """`others`: connected to, in order, while the target is not reachable, as a balancer does."""
         self.requests = Flow.PASS
         self.replies = Flow.PASS
         self.delay = 0.0
@@ -53,8 +54,9 @@ class Proxy:
         """Bytes of requests that arrived here, delivered or not."""
         self.dropped = 0
         """Bytes of replies that were discarded."""
-        host, _, port = target.rpartition(":")
-        self._target = (host.strip("[]"), int(port))
+        self._targets = [
+            (host.strip("[]"), int(port)) for host, _, port in (each.rpartition(":") for each in (target, *others))
+        ]
         self._open: set[asyncio.StreamWriter] = set()
         self._stranded: set[asyncio.StreamWriter] = set()
         self._may_pass = False
@@ -122,11 +124,11 @@ class Proxy:
         if self.refuse:
             self._reset(writer)
             return
-        try:
-            there, back = await asyncio.open_connection(*self._target)
-        except OSError:
+        connection = await self._connected()
+        if connection is None:
             self._reset(writer)
             return
+        there, back = connection
         self._open.add(back)
         pumps = [
             asyncio.create_task(self._pump(reader, back, of_replies=False)),
@@ -140,6 +142,12 @@ class Proxy:
                 pump.cancel()
             self._reset(writer)
             self._reset(back)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for host, port in self._targets:
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(host, port)
+        return None
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, of_replies: bool) -> None:
         with contextlib.suppress(OSError):
@@ -162,6 +170,7 @@ class Proxy:
                 await sink.drain()
                 if ends:
                     await self._cut()
+                    return
 
     async def _may_go(self, sink: asyncio.StreamWriter, *, of_replies: bool) -> None:
         while self._holds(sink, of_replies=of_replies):
@@ -186,9 +195,9 @@ class Proxy:
 
 
 @contextmanager
-def in_front_of(target: str) -> Iterator[Proxy]:
-    """A proxy to `host:port`, closed afterwards."""
-    proxy = Proxy(target)
+def in_front_of(target: str, *others: str) -> Iterator[Proxy]:
+    """A proxy to `host:port`, or to the first of these that is reachable; closed afterwards."""
+    proxy = Proxy(target, *others)
     try:
         yield proxy
     finally:

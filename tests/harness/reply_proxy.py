@@ -5,24 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from harness.child import Child, free_port
 
+SERVICE = Path(__file__).parent / "counting_service.py"
 STARTS = 30.0
 """Seconds until a process serves, on a busy machine."""
 
 
 @contextmanager
 def started_proxy(
-    folder: Path, upstream: str, *options: str, shows: str, failpoints: str = ""
+    folder: Path, upstream: str, *options: str, shows: str, failpoints: str = "", store: str = ""
 ) -> Iterator[tuple[str, Child]]:
-    """A proxy's URL and process, once it answers GET of `shows`. Proxies of one folder share a ledger."""
+    """A proxy's URL and process, once it answers GET of `shows`. Proxies of one folder share a ledger, unless
+    `store` names another."""
     port = free_port()
     command = [sys.executable, "-m", "sparkonce", "proxy", "--listen", f"127.0.0.1:{port}", "--upstream", upstream]
-    command += ["--store", f"sqlite:///{folder / 'replies.db'}", *options]
+    command += ["--store", store or f"sqlite:///{folder / 'replies.db'}", *options]
     child = Child(f"proxy {port}", command, folder / f"proxy-{port}.log", {"SPARKONCE_FAILPOINTS": failpoints})
     child.start()
     url = f"http://127.0.0.1:{port}"
@@ -31,6 +34,37 @@ def started_proxy(
         yield url, child
     finally:
         child.kill()
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """A service that counts its effects, and a proxy before it."""
+
+    proxy: Child
+    url: str
+    metrics: str
+    """HOST:PORT of the proxy's /metrics."""
+
+    def post(self, key: str, query: str = "") -> int:
+        """The status of a request with this key."""
+        answer = httpx.post(f"{self.url}/orders{query}", content=b"x", headers={"Idempotency-Key": key}, timeout=60.0)
+        return answer.status_code
+
+
+@contextmanager
+def proxied(folder: Path, store: str) -> Iterator[Proxied]:
+    """A service of this folder, and a proxy with this ledger."""
+    port, metrics = free_port(), f"127.0.0.1:{free_port()}"
+    command = [sys.executable, str(SERVICE), str(port), str(folder / "effects")]
+    service = Child("service", command, folder / "service.log")
+    service.start()
+    try:
+        service.until(lambda: serves(f"http://127.0.0.1:{port}"), STARTS)
+        options = ("--http", metrics)
+        with started_proxy(folder, f"http://127.0.0.1:{port}", *options, shows="/", store=store) as (url, proxy):
+            yield Proxied(proxy, url, metrics)
+    finally:
+        service.kill()
 
 
 def serves(url: str) -> bool:

@@ -15,9 +15,8 @@ import pytest
 
 from harness.child import Child, free_port
 from harness.patience import stretched
-from harness.reply_proxy import STARTS, serves, started_proxy
-
-SERVICE = Path(__file__).parents[1] / "harness" / "counting_service.py"
+from harness.reply_proxy import SERVICE, STARTS, serves, started_proxy
+from sparkonce.proxy.iceberg import catalog_policy
 
 
 @dataclass
@@ -75,6 +74,14 @@ def test_a_repetition_gets_the_first_answer_at_any_proxy(place: Place) -> None:
         assert httpx.get(f"{one}/orders").text == "3"
         large = post(one, None, query="?size=3000000", body=b"x" * 2_000_000)
         assert len(large.content) == 3_000_000
+
+
+def test_services_that_share_a_ledger_have_keys_of_their_own(place: Place) -> None:
+    """`--service`: the same key is another one behind a proxy with another name, and the same one behind the same name."""
+    with place.proxy("--service", "orders") as one, place.proxy("--service", "bills") as other:
+        assert [post(proxy).text for proxy in (one, other, one, other)] == ["1", "2", "1", "2"]
+    assert place.effects == 2
+    assert catalog_policy(service="lake").service == "lake"
 
 
 def test_64_clients_of_two_proxies_have_one_effect(place: Place) -> None:
@@ -164,7 +171,7 @@ def test_required_keys_and_other_methods(place: Place) -> None:
         (["--upstream", "ftp://x", "--store", "memory:"], "the upstream is not http(s)://HOST[:PORT][/PATH]"),
         (["--upstream", "http://ann:hunter2@x", "--store", "memory:"], "the upstream is not http(s)"),
         (["--upstream", "http://x", "--store", "redis://:hunter2@x"], "is no ledger of answers"),
-        (["--upstream", "http://x", "--store", "memory:", "--listen", "8080"], "'8080' is not HOST:PORT"),
+        (["--upstream", "http://x", "--store", "memory:", "--listen", "8080"], "--listen is '8080'; give HOST:PORT"),
         (["--upstream", "http://x", "--store", "memory:", "--profile", "hive"], "the only profile is iceberg"),
         (
             ["--upstream", "http://x", "--store", "memory:", "--profile", "iceberg", "--rerun"],

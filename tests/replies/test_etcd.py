@@ -302,6 +302,25 @@ def test_a_body_that_etcd_does_not_take_is_kept_as_its_size() -> None:
     asyncio.run(scenario())
 
 
+def test_reservations_at_the_same_time_share_their_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many requests that find the counts of live keys outdated, the first one asks etcd for the caller's, and for all."""
+
+    async def scenario() -> None:
+        async with ledgers() as [ledger]:
+            asked, ask = list[Any](), ledger._client.range
+
+            async def counted(request: Any) -> Any:
+                asked.append(request)
+                return await ask(request)
+
+            monkeypatch.setattr(ledger._client, "range", counted)
+            found = await asyncio.gather(*(reserve(ledger, f"{number:064x}") for number in range(20)))
+            assert {each.standing for each in found} == {KeyStanding.OWNED}
+            assert len(asked) == 2
+
+    asyncio.run(scenario())
+
+
 def test_ledgers_of_one_etcd_are_apart() -> None:
     """By their names, one of which may begin with another."""
 

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sparkonce.observe.metrics import registry_of_process
-
-ANSWERS = (0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+from sparkonce.observe.metrics import STORE, StoreRequests, registry_of_process
 
 
 class GatewayMetrics:
@@ -32,7 +30,7 @@ class GatewayMetrics:
             "sparkonce_gateway_request_seconds",
             "From a request's headers to its response.",
             ("route",),
-            buckets=ANSWERS,
+            buckets=STORE,
             registry=self.registry,
         )
         self._tokens = Counter(
@@ -47,16 +45,7 @@ class GatewayMetrics:
             ("verb", "kind", "result"),
             registry=self.registry,
         )
-        self._stored = Counter(
-            "sparkonce_store_requests", "Requests to the store.", ("verb", "result"), registry=self.registry
-        )
-        self._store_seconds = Histogram(
-            "sparkonce_store_request_seconds",
-            "Latency of requests to the store.",
-            ("verb",),
-            buckets=ANSWERS,
-            registry=self.registry,
-        )
+        self.stored = StoreRequests(self.registry).stored
         serves = Gauge(
             "sparkonce_gateway_announced",
             "1 while the ledger has this gateway's announcement.",
@@ -91,11 +80,6 @@ class GatewayMetrics:
     def called(self, verb: str, kind: str, result: str) -> None:
         self._called.labels(verb, kind, "unavailable")
         self._called.labels(verb, kind, result).inc()
-
-    def stored(self, verb: str, result: str, seconds: float) -> None:
-        self._stored.labels(verb, "StoreUnavailable")
-        self._stored.labels(verb, result).inc()
-        self._store_seconds.labels(verb).observe(seconds)
 
     def closed(self, why: str) -> None:
         self._closed.labels(why).inc()

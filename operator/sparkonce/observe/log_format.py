@@ -40,7 +40,7 @@ def configure(form: str, *, level: int = logging.INFO) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else plain)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for noisy in ("kopf.activities", "kopf._core", "aiohttp.access"):
+    for noisy in ("kopf.activities", "kopf._core", "aiohttp.access", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").setLevel(
         logging.ERROR

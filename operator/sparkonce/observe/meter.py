@@ -1,4 +1,4 @@
-"""The events that the operator counts as metrics; `metrics.py` exports them to Prometheus.
+"""The events that are counted as metrics; `metrics.py` and its neighbours export them to Prometheus.
 
 A protocol rather than the Prometheus library, so that drivers, laptops and tests need no metrics library, and so that metric names and
 units are chosen in one place.
@@ -105,4 +105,26 @@ class NoMeter:
         """Counts nothing."""
 
     def triggered(self, kind: str) -> None:
+        """Counts nothing."""
+
+
+class ReplyMeter(Protocol):
+    """Receives one call per event of requests with an Idempotency-Key."""
+
+    def answered(self, outcome: str, seconds: float) -> None:
+        """A request ended, `seconds` after it came: `ran`, `released`, `replayed`, `failed`, `left`, or the title of its refusal."""
+        ...
+
+    def reconciled(self, verdict: str) -> None:
+        """The outcome of an earlier request was looked for: `answered`, `not-done`, `unknown`, or `rerun`, where the scope says so."""
+        ...
+
+
+class NoReplyMeter:
+    """A reply meter that counts nothing."""
+
+    def answered(self, outcome: str, seconds: float) -> None:
+        """Counts nothing."""
+
+    def reconciled(self, verdict: str) -> None:
         """Counts nothing."""

@@ -59,6 +59,27 @@ def registry_of_process() -> CollectorRegistry:
     return registry
 
 
+class StoreRequests:
+    """The metrics of requests to a store, which every process with a store has."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._stored = Counter(
+            "sparkonce_store_requests", "Requests to the store.", ("verb", "result"), registry=registry
+        )
+        self._seconds = Histogram(
+            "sparkonce_store_request_seconds",
+            "Latency of requests to the store.",
+            ("verb",),
+            buckets=STORE,
+            registry=registry,
+        )
+
+    def stored(self, verb: str, result: str, seconds: float) -> None:
+        self._stored.labels(verb, "StoreUnavailable")  # created at 0, so that the first failure shows as an increase
+        self._stored.labels(verb, result).inc()
+        self._seconds.labels(verb).observe(seconds)
+
+
 class Metrics:
     """Implements `Meter`."""
 
@@ -92,14 +113,7 @@ class Metrics:
         self._mismatched = counter("mismatches", "Objects refused because their key has another fingerprint.")
         self._alarmed = counter("store_rewound", "Times that the store was found older than previously seen.")
         self._called = counter("api_requests", "Requests to the API server.", verb=(), kind=(), result=())
-        self._stored = counter("store_requests", "Requests to the store.", verb=(), result=())
-        self._store_seconds = Histogram(
-            "sparkonce_store_request_seconds",
-            "Latency of requests to the store.",
-            ("verb",),
-            buckets=STORE,
-            registry=self.registry,
-        )
+        self._store = StoreRequests(self.registry)
         self._conflicted = counter("status_conflicts", "Status writes that conflicted with a newer object.")
         self._triggered = counter("events", "Watch events, by kind.", kind=())
 
@@ -163,9 +177,7 @@ class Metrics:
         self._called.labels(verb, kind, result).inc()
 
     def stored(self, verb: str, result: str, seconds: float) -> None:
-        self._stored.labels(verb, "StoreUnavailable")
-        self._stored.labels(verb, result).inc()
-        self._store_seconds.labels(verb).observe(seconds)
+        self._store.stored(verb, result, seconds)
 
     def conflicted(self) -> None:
         self._conflicted.inc()

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from sparkonce.asgi import Asgi, IdempotencyMiddleware, Receive, Send, send_reply
+from sparkonce.observe.meter import ReplyMeter
 from sparkonce.proxy.evidence import (
     Json,
     as_list,
@@ -52,13 +53,14 @@ from sparkonce.replies.coordinator import KeyedRequest, NotDone, Reconciled, Ref
 from sparkonce.replies.exchange import REPLAYED, ReplyForm, document, iso_duration, replay_of
 from sparkonce.replies.keys import KeyPolicy
 from sparkonce.replies.policy import ReplyPolicy, Scope
-from sparkonce.replies.protocol import Reply
+from sparkonce.replies.protocol import Reply, ReplyLedger
 
 NAMESPACES, NAMESPACE = "/namespaces", "/namespaces/{namespace}"
 TABLE, VIEW = f"{NAMESPACE}/tables/{{table}}", f"{NAMESPACE}/views/{{view}}"
 OPERATIONS = (
     ("updateTable", "POST", TABLE),
     ("dropTable", "DELETE", TABLE),
+    ("unregisterTable", "POST", f"{TABLE}/unregister"),
     ("replaceView", "POST", VIEW),
     ("dropView", "DELETE", VIEW),
     ("createTable", "POST", f"{NAMESPACE}/tables"),
@@ -72,8 +74,8 @@ OPERATIONS = (
     ("renameView", "POST", "/views/rename"),
     ("commitTransaction", "POST", "/transactions/commit"),
 )
-"""Operations with lasting effects whose parameters name the key in Iceberg's OpenAPI, by their `operationId`. Planning a scan takes keys,
-too, and leaves nothing behind: it is passed on."""
+"""Operations with lasting effects whose parameters name the key in Iceberg's OpenAPI, by their `operationId`, and `createView`, with which
+its Java client sends one. Planning a scan takes keys, too, and leaves nothing behind: it is passed on."""
 LIFETIME = 3600.0
 """Seconds. Clients repeat a request for minutes; all their keys of this time share one ceiling."""
 LARGEST_COMMIT = 8 * 1024 * 1024
@@ -141,9 +143,10 @@ class CatalogPolicy(ReplyPolicy):
         return Reply(kept.status, (), b"", len(reply.body))
 
 
-def catalog_policy(lifetime: float = LIFETIME) -> ReplyPolicy:
+def catalog_policy(lifetime: float = LIFETIME, *, service: str = "") -> ReplyPolicy:
     """lifetime: seconds. Tokens of a client change between two tries, and the catalog itself checks each caller, so none is in the key."""
     return CatalogPolicy(
+        service=service,
         scopes=SCOPES,
         keys=KeyPolicy.UUID7,
         caller_in_key=False,
@@ -156,8 +159,15 @@ def catalog_policy(lifetime: float = LIFETIME) -> ReplyPolicy:
 class CatalogProxy(ReplyForm):
     """An ASGI application: the catalog of the upstream, with keys."""
 
-    def __init__(self, upstream: Upstream, *, store: str, policy: ReplyPolicy | None = None) -> None:
-        """Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        store: str | ReplyLedger,
+        policy: ReplyPolicy | None = None,
+        meter: ReplyMeter | None = None,
+    ) -> None:
+        """As `IdempotencyMiddleware`. Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         self._upstream, self._policy = upstream, policy or catalog_policy()
         self._app = IdempotencyMiddleware(
             upstream,
@@ -166,6 +176,7 @@ class CatalogProxy(ReplyForm):
             reconcile=self.reconcile,
             caller=lambda _: "",
             form=self,
+            meter=meter,
         )
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
@@ -214,6 +225,10 @@ class CatalogProxy(ReplyForm):
             raise _down()
         if answer.status in DENIED or staged:
             return _passed(answer)
+        if not loads and recorded.status == 200 and recorded.omitted:
+            raise Refusal(
+                503, "gone", "the request was carried out; its answer was not kept, and cannot be given again"
+            )
         if not loads:
             return replay_of(recorded)
         loaded = json_object(answer.body)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
-from sparkonce.asgi import Asgi, Receive, Send, send_reply
+from sparkonce.asgi import App, Asgi, Receive, Send, send_reply
 from sparkonce.errors import InvalidInput
 from sparkonce.replies.coordinator import Refusal
 from sparkonce.replies.exchange import problem
@@ -39,9 +41,40 @@ _OWN = _HOP | {b"host", b"content-length", b"accept-encoding"}
 """Headers that a request of the proxy's own has its own of."""
 
 
+class AnswerCut(ConnectionError):
+    """The upstream's answer ended before it was whole. `reply`: what a client gets that has received nothing of it."""
+
+    def __init__(self, what: str, reply: Reply) -> None:
+        super().__init__(what)
+        self.reply = reply
+
+
+def reporting_cuts(app: App) -> App:
+    """`app` as the outermost application: where an answer was cut while the middleware still held it, the client gets the refusal that says
+    so and not the server's bare 500. A client that has received a part of it sees its connection break."""
+
+    async def answered(scope: Asgi, receive: Receive, send: Send) -> None:
+        began = False
+
+        async def sends(message: Asgi) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await app(scope, receive, sends)
+        except AnswerCut as cut:
+            if began:
+                raise
+            await send_reply(send, cut.reply)
+
+    return answered
+
+
 class Upstream:
-    def __init__(self, url: str, *, timeout: float) -> None:
-        """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream. Raises: InvalidInput."""
+    def __init__(self, url: str, *, timeout: float, ca: Path | None = None) -> None:
+        """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream; `ca`: PEM file of
+        the CA that signed its certificate; None: those that Python trusts. Raises: InvalidInput."""
         parts = urlsplit(url)
         if (
             parts.scheme not in ("http", "https")
@@ -51,12 +84,18 @@ class Upstream:
             or parts.username
         ):
             raise InvalidInput("the upstream is not http(s)://HOST[:PORT][/PATH]")
+        if ca is not None and parts.scheme != "https":
+            raise InvalidInput("--upstream-ca needs an upstream at https://")
+        try:
+            trusted = ssl.create_default_context(cafile=ca)
+        except OSError as problem:  # also of TLS
+            raise InvalidInput(f"--upstream-ca {ca} is no PEM file with a CA: {problem}") from None
         self._base = url.rstrip("/")
         within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
         kept = httpx.Limits(max_connections=CONNECTIONS)
         single = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(timeout=within, limits=kept, trust_env=False)
-        self._of_keys = httpx.AsyncClient(timeout=within, limits=single, trust_env=False)
+        self._client = httpx.AsyncClient(timeout=within, limits=kept, verify=trusted, trust_env=False)
+        self._of_keys = httpx.AsyncClient(timeout=within, limits=single, verify=trusted, trust_env=False)
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         """Raises: Refusal: the upstream was not reached."""
@@ -137,9 +176,10 @@ def raw_path(scope: Asgi) -> str:
 
 
 async def _failed(send: Send, status: int, what: str, *, began: bool) -> None:
-    if began:  # the answer is cut: the server must not end it as if it were whole
-        raise ConnectionError(what)
-    await send_reply(send, problem(status, "upstream-failed", f"{what}: whether the request took effect is not known"))
+    reply = problem(status, "upstream-failed", f"{what}: whether the request took effect is not known")
+    if began:  # the server must not end the answer as if it were whole
+        raise AnswerCut(what, reply)
+    await send_reply(send, reply)
 
 
 def _named(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:

@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 
 from sparkonce.errors import RecordUnreadable, SparkonceError, StoreFull, StoreUnavailable
 from sparkonce.failpoints import hit
+from sparkonce.observe.meter import NoReplyMeter, ReplyMeter
 from sparkonce.replies.beating import Beating, ClaimLost
 from sparkonce.replies.followers import Followers
 from sparkonce.replies.keys import bucket_of
@@ -121,8 +122,16 @@ class Refusal(Exception):
 class ReplyCoordinator:
     """Belongs to one event loop. `reconcile`: finds out what became of a request whose outcome is unknown."""
 
-    def __init__(self, ledger: ReplyLedger, policy: ReplyPolicy, reconcile: Reconcile | None = None) -> None:
+    def __init__(
+        self,
+        ledger: ReplyLedger,
+        policy: ReplyPolicy,
+        reconcile: Reconcile | None = None,
+        *,
+        meter: ReplyMeter | None = None,
+    ) -> None:
         self._ledger, self._policy, self._reconcile = ledger, policy, reconcile
+        self._meter = meter or NoReplyMeter()
         self._followers = Followers(ledger, most=policy.max_waiting)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._giving_back: set[asyncio.Task[Any]] = set()
@@ -307,14 +316,17 @@ class ReplyCoordinator:
 
     async def _verdict(self, request: KeyedRequest, beating: Beating) -> Reconciled:
         if self._reconcile is None:
+            self._meter.reconciled("rerun")
             return NotDone  # the scope's `rerun`
+        found: Reconciled = Unknown
         try:
-            return await beating.bounded(self._reconcile(request))
+            found = await beating.bounded(self._reconcile(request))
         except ClaimLost:
-            return Unknown
+            pass
         except Exception:
             LOG.exception("reconcile failed for key %s: its outcome stays unknown", request.key[:20])
-            return Unknown
+        self._meter.reconciled(_named(found))
+        return found
 
     # --- a ledger that does not answer
 
@@ -421,6 +433,13 @@ class ReplyCoordinator:
         task = self._spawn(work)
         task.add_done_callback(_looked_at)
         return await asyncio.shield(task)
+
+
+def _named(verdict: Reconciled) -> str:
+    """As `ReplyMeter.reconciled` has it."""
+    if isinstance(verdict, Reply):
+        return "answered"
+    return "not-done" if verdict is NotDone or isinstance(verdict, NotDone) else "unknown"
 
 
 def _looked_at(task: asyncio.Task[Any]) -> None:

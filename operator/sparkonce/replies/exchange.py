@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from sparkonce.errors import InvalidInput
-from sparkonce.replies.coordinator import KeyAttempt, KeyedRequest, NotDone, Reconcile, Reconciled, Refusal, Unknown
+from sparkonce.observe.meter import ReplyMeter
+from sparkonce.replies.coordinator import (
+    KeyAttempt,
+    KeyedRequest,
+    NotDone,
+    Reconcile,
+    Reconciled,
+    Refusal,
+    Response,
+    Unknown,
+)
 from sparkonce.replies.fingerprint import fingerprint_of
 from sparkonce.replies.keys import key_hash, key_of
-from sparkonce.replies.policy import ReplyPolicy, Scope
+from sparkonce.replies.policy import Finality, ReplyPolicy, Scope
 from sparkonce.replies.protocol import Reply
 
 SHUTDOWN = 25.0
@@ -151,6 +164,36 @@ def problem(status: int, title: str, detail: str, *, retry_after: float | None =
 
 def problem_of(refusal: Refusal) -> Reply:
     return problem(refusal.status, refusal.title, str(refusal), retry_after=refusal.retry_after)
+
+
+@dataclass
+class CountedRequest:
+    """A request with a key, while it is answered. `outcome`: as of `ReplyMeter.answered`."""
+
+    outcome: str = "left"
+
+    def got(self, response: Response, policy: ReplyPolicy) -> None:
+        if not response.own:
+            self.outcome = "replayed"
+            return
+        ended = {Finality.FINAL: "ran", Finality.RELEASE: "released", Finality.UNKNOWN: "failed"}
+        self.outcome = ended[policy.finality(response.reply.status)]
+
+
+@contextmanager
+def measured(meter: ReplyMeter) -> Iterator[CountedRequest]:
+    """Counts a request when the context ends: its outcome, a refusal, or what the service raised."""
+    began, request = time.monotonic(), CountedRequest()
+    try:
+        yield request
+    except Refusal as refusal:
+        request.outcome = refusal.title
+        raise
+    except Exception:
+        request.outcome = "failed"
+        raise
+    finally:
+        meter.answered(request.outcome, time.monotonic() - began)
 
 
 class ReplyForm:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from sparkonce.observe.meter import ReplyMeter
 from sparkonce.replies.coordinator import KeyAttempt, KeyedRequest, Reconcile, Refusal, ReplyCoordinator, Response
 from sparkonce.replies.policy import ReplyPolicy
 from sparkonce.replies.protocol import Reply, ReplyLedger
@@ -34,11 +35,13 @@ class _EffectFailed(Exception):
 class _Here:
     """The loop of one process."""
 
-    def __init__(self, ledger: ReplyLedger, policy: ReplyPolicy, reconcile: Reconcile | None) -> None:
+    def __init__(
+        self, ledger: ReplyLedger, policy: ReplyPolicy, reconcile: Reconcile | None, meter: ReplyMeter | None
+    ) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.ledger = ledger
-        self.coordinator = ReplyCoordinator(ledger, policy, reconcile)
+        self.coordinator = ReplyCoordinator(ledger, policy, reconcile, meter=meter)
         threading.Thread(target=_serve, args=(self.loop,), name="sparkonce-replies", daemon=True).start()
 
     async def end(self, grace: float) -> None:
@@ -70,10 +73,15 @@ def _stop(loop: asyncio.AbstractEventLoop, pid: int) -> None:
 
 class ThreadCoordinator:
     def __init__(
-        self, opened: Callable[[], ReplyLedger], policy: ReplyPolicy, reconcile: Reconcile | None = None
+        self,
+        opened: Callable[[], ReplyLedger],
+        policy: ReplyPolicy,
+        reconcile: Reconcile | None = None,
+        *,
+        meter: ReplyMeter | None = None,
     ) -> None:
         """`opened`: opens the ledger; called once in each process."""
-        self._opened, self._policy, self._reconcile = opened, policy, reconcile
+        self._opened, self._policy, self._reconcile, self._meter = opened, policy, reconcile, meter
         self._here: _Here | None = None
         self._making = threading.Lock()
         _coordinators.add(self)
@@ -125,7 +133,7 @@ class ThreadCoordinator:
     def _at_home(self) -> _Here:
         with self._making:
             if self._here is None:
-                self._here = _Here(self._opened(), self._policy, self._reconcile)
+                self._here = _Here(self._opened(), self._policy, self._reconcile, self._meter)
                 weakref.finalize(self, _stop, self._here.loop, self._here.pid)  # its thread ends with its owner
             return self._here
 

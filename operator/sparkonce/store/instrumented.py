@@ -1,8 +1,9 @@
 """Wraps a store and reports each request to a callback (verb, result, seconds): for metrics, never for decisions.
 
 Any store can be wrapped; requests of its caller are counted, not messages on the wire. The result of a request is the outcome's name
-(Owned, Changed, ...), `ok` for a read, `False`, or the name of the error. A request whose caller was cancelled counts as Cancelled: its
-outcome is unknown. Keepalives of leases are not counted, nor is a watch, which never ends.
+(Owned, Changed, ...; the standing or outcome in a ledger of HTTP answers), `ok` for a read, `False`, or the name of the error. A request
+whose caller was cancelled counts as Cancelled: its outcome is unknown. Keepalives of leases are not counted, nor is a watch, which never
+ends.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from enum import StrEnum
+from typing import Any, TypeVar, cast
 
 from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.store import protocol
-from sparkonce.store.protocol import IdempotencyStore, Page, View
+from sparkonce.store.protocol import Page, View
+
+T = TypeVar("T")
 
 
-def metered(store: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> IdempotencyStore:
+def metered(store: T, on_request: Callable[[str, str, float], None]) -> T:
     """Wraps the store: `on_request(verb, result, seconds)` is called after each request."""
-    return cast(IdempotencyStore, _Metered(store, on_request))
+    return cast(T, _Metered(store, on_request))
 
 
 class _Metered:
     """Forwards every verb, by name, of the protocol and of the store's other interfaces."""
 
-    def __init__(self, inner: IdempotencyStore, on_request: Callable[[str, str, float], None]) -> None:
+    def __init__(self, inner: Any, on_request: Callable[[str, str, float], None]) -> None:
         self._inner, self._on_request = inner, on_request
 
     def __getattr__(self, name: str) -> Any:
@@ -60,6 +64,8 @@ def _error(error: SparkonceError) -> str:
 def _result(done: object) -> str:
     if done is False:
         return "False"
+    if isinstance(named := getattr(done, "standing", done), StrEnum):  # of a ledger of HTTP answers
+        return str(named)
     kind = type(done)
     is_outcome = kind.__module__ == protocol.__name__ and kind not in (View, Page)
     return kind.__name__ if is_outcome else "ok"

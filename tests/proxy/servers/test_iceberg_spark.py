@@ -1,7 +1,9 @@
-"""Unmodified Spark before a catalog that loses replies, with the proxy between them: every statement succeeds, its rows are there once."""
+"""Unmodified Spark before a catalog that loses replies, with the proxy between them, which is killed, too: every statement succeeds, and
+its rows are there once."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +14,20 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from harness import effort
-from harness.catalog_faults import CatalogFault, FaultyCatalog, proxy
+from harness.catalog_faults import CatalogFault, FaultyCatalog, faulty, proxy
+from harness.child import Child
 from harness.iceberg_rest import KEYED_RUNTIME, spark_runtime
+from harness.proxy import in_front_of
+from harness.reply_proxy import STARTS, serves
 from harness.spark import facts_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 APPLICATIONS = 2
 ROUNDS = effort.size("statements on a catalog")
+KILLED = effort.size("statements while a proxy is killed")
+SOON = 0.3
+"""Seconds in which a commit is answered, recorded and passed on: a kill in between meets any of these steps."""
 
 
 def every(nth: int, struck: list[float]) -> Callable[[str, str], CatalogFault | None]:
@@ -63,3 +71,77 @@ def test_two_applications_write_every_row_once(
         own = direct.load_table(f"sales.own{number}").scan().to_arrow()["n"].to_pylist()
         assert own == [ROUNDS - 1, ROUNDS - 1]
     say(f"{APPLICATIONS * ROUNDS * 2} statements, {len(struck)} requests, {len(struck) // 3} faults")
+
+
+class Killer:
+    """Kills the proxy that serves with SIGKILL, and starts it again on its port: before the catalog has a commit or create, while the
+    catalog carries it out, and within `SOON` seconds of that. Between two kills are `apart` requests, and the killed one serves again.
+
+    `hand`: an executor of one thread that outlives the requests, because a child dies with the thread that started it."""
+
+    def __init__(self, hand: ThreadPoolExecutor, *, apart: int) -> None:
+        self._hand, self._apart = hand, apart
+        self._draw = random.Random(effort.seed("statements while a proxy is killed"))
+        self._since = 0
+        self._all_serve = True
+        self.requests = self.kills = 0
+
+    def plan_of(self, proxy: Child, url: str) -> Callable[[str, str], CatalogFault | None]:
+        """The plan of a catalog before which this proxy alone is."""
+
+        def plan(_: str, path: str) -> CatalogFault | None:
+            if "/tables" not in path:
+                return None
+            self.requests += 1
+            self._since += 1
+            if self._since <= self._apart or not self._all_serve:
+                return None
+            self._since, self._all_serve = 0, False
+            kind = self.kills % 3
+            killed = self._hand.submit(self._kill, proxy, after=self._draw.uniform(0.0, SOON) if kind == 2 else 0.0)
+            self._hand.submit(self._until_serves, proxy, url)
+            if kind == 2:
+                return None
+            killed.result()
+            return CatalogFault.BROKEN if kind == 0 else None
+
+        return plan
+
+    def _kill(self, proxy: Child, *, after: float) -> None:
+        time.sleep(after)  # while the request goes on
+        proxy.kill()
+        proxy.start()
+        self.kills += 1
+
+    def _until_serves(self, proxy: Child, url: str) -> None:
+        proxy.until(lambda: serves(f"{url}/v1/config"), STARTS)
+        self._all_serve = True
+
+
+def test_proxies_that_are_killed_under_spark_cost_no_row(
+    tmp_path: Path, upstream: FaultyCatalog, server: str, say: Callable[[str], None]
+) -> None:
+    """Two proxies share a ledger behind a balancer. Again and again the one that serves is killed with SIGKILL and started on its port,
+    while Spark creates, appends and overwrites: no statement fails, and every row is there once."""
+    direct = RestCatalog("direct", uri=server)
+    direct.create_namespace_if_not_exists("sales")
+    direct.create_table("sales.killed", pa.schema([("n", pa.int64())]))
+    jar = str(spark_runtime(KEYED_RUNTIME))
+    with (
+        faulty(server) as second,
+        proxy(tmp_path, upstream.url) as (url, one),
+        proxy(tmp_path, second.url) as (other_url, other),
+        in_front_of(url.removeprefix("http://"), other_url.removeprefix("http://")) as balancer,
+        ThreadPoolExecutor(1) as hand,
+    ):
+        killer = Killer(hand, apart=2)
+        upstream.plan, second.plan = killer.plan_of(one, url), killer.plan_of(other, other_url)
+        given = (jar, f"http://{balancer.address}", str(APPLICATIONS), str(KILLED), "killed")
+        told = facts_of("harness.keyed_spark", tmp_path, *given)
+    assert told["failed"] == []
+    rows = sorted(direct.load_table("sales.killed").scan().to_arrow()["n"].to_pylist())
+    assert rows == [APPLICATIONS * 1000 + each for each in range(KILLED)]
+    own = direct.load_table(f"sales.own{APPLICATIONS}").scan().to_arrow()["n"].to_pylist()
+    assert own == [KILLED - 1, KILLED - 1]
+    assert killer.kills >= 3  # one of each kind
+    say(f"{2 * KILLED + 1} statements, {killer.requests} requests, {killer.kills} kills")

@@ -15,7 +15,7 @@ from sparkonce import settings
 from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sparkonce.gateway.serving import Listening
+    from sparkonce.listening import Listening
 
 DEADLINE = 5.0
 """Seconds for one call to the API server: the caller waits for it, and may send the request again."""
@@ -98,7 +98,7 @@ def gateway(
     Example: sparkonce gateway --store etcd://etcd:2379 --install prod --tls-cert tls.crt --tls-key tls.key
     """
     try:
-        from sparkonce.gateway.serving import Listening
+        from sparkonce.listening import Listening
         from sparkonce.observe.log_format import configure
     except ModuleNotFoundError as missing:
         raise InvalidInput(

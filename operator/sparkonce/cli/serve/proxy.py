@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sparkonce.errors import InvalidInput
+from sparkonce.store.open import without_extra
 
 METHODS = "POST,PATCH"
-GRACE = 30
-"""Seconds for requests in flight at shutdown: what Kubernetes gives a pod."""
 
 
 def proxy(
@@ -22,10 +23,20 @@ def proxy(
         str,
         typer.Option(
             "--store",
+            envvar="SPARKONCE_STORE",
             help="Where answers are kept: sqlite:///PATH, postgresql://HOST/DATABASE, etcd://HOST:PORT, or memory:.",
         ),
     ],
+    service: Annotated[
+        str, typer.Option("--service", metavar="NAME", help="Its name among services that share a ledger.")
+    ] = "",
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve.")] = "127.0.0.1:8080",
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM file; without it plain HTTP is served.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None,
+    upstream_ca: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of the CA of the service's certificate; without it, the CAs that Python trusts."),
+    ] = None,
     methods: Annotated[str | None, typer.Option(metavar="NAMES", help=f"Methods that take keys ({METHODS}).")] = None,
     required: Annotated[bool, typer.Option("--required", help="Refuse such requests without a key.")] = False,
     rerun: Annotated[
@@ -49,36 +60,50 @@ def proxy(
             help="iceberg: the service is an Iceberg REST catalog, whose specification says what takes keys.",
         ),
     ] = None,
-) -> None:
-    """Carry out a request with an Idempotency-Key once, and answer its repetitions, before any HTTP service."""
-    try:
-        import uvicorn
-    except ModuleNotFoundError:
-        raise InvalidInput("the proxy needs uvicorn, which is not installed; install sparkonce[proxy]") from None
-    from sparkonce.asgi import App, IdempotencyMiddleware
-    from sparkonce.proxy.iceberg import LIFETIME, CatalogProxy, catalog_policy
-    from sparkonce.proxy.upstream import Upstream
-    from sparkonce.replies.policy import ReplyPolicy, Scope
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics there.")
+    ] = None,
+    drain_seconds: Annotated[float, typer.Option(min=0, help="Seconds to go on serving after SIGTERM.")] = 0.0,
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+) -> int:
+    """Carry out a request with an Idempotency-Key once, and answer its repetitions, before any HTTP service.
 
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise InvalidInput(f"{listen!r} is not HOST:PORT")
-    service = Upstream(upstream, timeout=timeout)
-    app: App
-    if profile is None:
-        names = frozenset(name.strip().upper() for name in (methods or METHODS).split(",") if name.strip())
-        scope = Scope(methods=names, required=required, rerun=rerun)
-        policy = ReplyPolicy(scopes=(scope,), lifetime=(lifetime or 24.0) * 3600)
-        app = IdempotencyMiddleware(service, store=store, policy=policy, advertise=advertise)
-    elif profile == "iceberg":
+    Example: sparkonce proxy --upstream http://orders:9000 --store postgresql://db/orders --listen 0.0.0.0:8080
+    """
+    try:
+        from sparkonce.observe.log_format import configure
+        from sparkonce.observe.reply_metrics import ReplyMetrics
+        from sparkonce.proxy.serving import serve
+    except ModuleNotFoundError as missing:
+        raise without_extra("the proxy", missing, extra="proxy") from None
+    from sparkonce.asgi import App, IdempotencyMiddleware
+    from sparkonce.listening import Listening
+    from sparkonce.proxy.iceberg import LIFETIME, CatalogProxy, catalog_policy
+    from sparkonce.proxy.upstream import Upstream, reporting_cuts
+    from sparkonce.replies.open import open_replies
+    from sparkonce.replies.policy import ReplyPolicy, Scope
+    from sparkonce.store.instrumented import metered
+
+    listening = Listening.of(listen, certificate=tls_cert, key=tls_key)
+    configure(log_format)
+    before, metrics = Upstream(upstream, timeout=timeout, ca=upstream_ca), ReplyMetrics()
+    if profile == "iceberg":
         if methods or required or rerun or advertise:
             raise InvalidInput(
                 "--profile iceberg decides which requests take keys; leave out --methods, --required, --rerun and --advertise"
             )
-        seconds = LIFETIME if lifetime is None else lifetime * 3600
-        app = CatalogProxy(service, store=store, policy=catalog_policy(seconds))
+        policy = catalog_policy(LIFETIME if lifetime is None else lifetime * 3600, service=service)
+    elif profile is None:
+        names = frozenset(name.strip().upper() for name in (methods or METHODS).split(",") if name.strip())
+        scope = Scope(methods=names, required=required, rerun=rerun)
+        policy = ReplyPolicy(scopes=(scope,), lifetime=(lifetime or 24.0) * 3600, service=service)
     else:
         raise InvalidInput(f"--profile is {profile!r}; the only profile is iceberg")
-    uvicorn.run(
-        app, host=host.strip("[]"), port=int(port), lifespan="on", log_level="warning", timeout_graceful_shutdown=GRACE
-    )
+    ledger = metered(open_replies(store), metrics.stored)
+    app: App
+    if profile == "iceberg":
+        app = CatalogProxy(before, store=ledger, policy=policy, meter=metrics)
+    else:
+        app = IdempotencyMiddleware(before, store=ledger, policy=policy, advertise=advertise, meter=metrics)
+    asyncio.run(serve(reporting_cuts(app), listening, drain=drain_seconds, http=http, metrics=metrics.text))
+    return 0

@@ -140,6 +140,7 @@ class EtcdReplies:
         self._root = f"{ROOT}{quote(name, safe='')}/"
         self._leases = SharedLeases(self._client.grant, monotonic)
         self._ceilings = Ceilings(keys=keys, keys_of_caller=keys_of_caller)
+        self._counting = SharedRequests()
         self._clock = clock
         self._size = BackendSize(self._client.status, quota=quota, monotonic=monotonic)
         self._recent: OrderedDict[str, _Seen] = OrderedDict()
@@ -327,10 +328,13 @@ class EtcdReplies:
     async def _room(self, caller: str) -> None:
         """Raises: StoreFull; StoreUnavailable."""
         for whose in self._ceilings.unknown(caller):
-            self._ceilings.learn(whose, *await self._count(whose))
+            await self._counting.once(f"{whose}", partial(self._learn, whose))
         self._ceilings.judge(caller, self._clock())
         if (used := await self._size.near_quota(so_that="running requests can be answered")) is not None:
             raise used
+
+    async def _learn(self, whose: str | None) -> None:
+        self._ceilings.learn(whose, *await self._count(whose))
 
     async def _count(self, caller: str | None) -> tuple[int, float | None]:
         """Keys of the caller, or of all; the first expiry only of a caller whose keys all fit into one request."""
