@@ -65,9 +65,9 @@ def test_r03_a_key_that_vanishes_while_it_is_reserved_is_owned(tmp_path: Path) -
     reserve(ledger)
     step = ledger._step
 
-    def after_another_one_released(key: str, decide: Any) -> Any:
+    def after_another_one_released(key: str, decide: Any, *, seen: Any = None) -> Any:
         step(key, lambda found, _: rules.release(found, nonce="1a"))
-        return step(key, decide)
+        return step(key, decide, seen=seen)
 
     ledger._step = after_another_one_released  # type: ignore[method-assign]
     run(ledger.release(KEY, "1a"))

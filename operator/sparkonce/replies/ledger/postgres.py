@@ -1,46 +1,65 @@
 """A reply ledger in a PostgreSQL database: for the processes of several machines, a web service's natural store.
 
-Its clock is the database's, the one that all processes share. A write transaction begins with an advisory lock of its key, because a key
-that is absent has no row to lock. A purge compares the expiry of each row that it deletes once more: PostgreSQL would otherwise delete one
-that another transaction has just written in its place.
+Its clock is the database's, the one that all processes share. A verb reads the key's row and writes it in one statement that compares what
+was read, and begins again where another one was faster: two round trips, and not one more for each statement of a transaction. A purge
+compares the expiry of each row that it deletes once more: PostgreSQL would otherwise delete one that another transaction has just written
+in its place.
+
+Each write takes the advisory lock of its key first, which the previous version holds from its read to its write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import LiteralString
+from typing import LiteralString, TypeVar
 
+from sparkonce.errors import StoreUnavailable
 from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER
-from sparkonce.replies.ledger.sql import ReplyReader, ReplyTransaction, SqlReplies
+from sparkonce.replies.ledger.codec import to_row
+from sparkonce.replies.ledger.rules import Removal
+from sparkonce.replies.ledger.sql import Decide, ReplyReader, ReplyTransaction, Seen, SqlReplies
 from sparkonce.replies.protocol import ReplyRecord, StoreTime
 from sparkonce.store.postgres.address import parsed
-from sparkonce.store.postgres.database import POOL, PostgresDatabase
+from sparkonce.store.postgres.database import POOL, PostgresDatabase, PostgresStatements
 from sparkonce.store.postgres.schema import META, META_STATEMENTS, PostgresTables
+
+T = TypeVar("T")
 
 SCHEMA = "sparkonce_replies"
 INSTALL = "replies"
 """In the schema's `meta`: a ledger of jobs is refused."""
+
+_AS_SEEN = """
+    WHERE key = %(key)s AND nonce = %(seen_nonce)s AND takeovers = %(seen_takeovers)s AND expires_at = %(seen_expires_at)s
+        AND lease_until = %(seen_lease_until)s AND status IS NOT DISTINCT FROM %(seen_status)s
+"""
+"""What each write to a record changes."""
+AGAIN = 20
+"""Times that a verb reads again, because others wrote. Of many that write to a key, one succeeds each time."""
 
 STATEMENTS: dict[str, LiteralString] = META_STATEMENTS | {
     "see": """
         SELECT replies.*, extract(epoch FROM clock_timestamp())::float8 AS now
         FROM (SELECT 1) AS one LEFT OUTER JOIN replies ON key = %(key)s
     """,
-    "put": """
+    "insert": """
         INSERT INTO replies (
             key, caller, fingerprint, nonce, takeovers, reserved_at, expires_at, lease, lease_until, status, headers, body, omitted
         ) VALUES (
             %(key)s, %(caller)s, %(fingerprint)s, %(nonce)s, %(takeovers)s, %(reserved_at)s, %(expires_at)s, %(lease)s, %(lease_until)s,
             %(status)s, %(headers)s, %(body)s, %(omitted)s
         )
-        ON CONFLICT (key) DO UPDATE SET
-            caller = excluded.caller, fingerprint = excluded.fingerprint, nonce = excluded.nonce, takeovers = excluded.takeovers,
-            reserved_at = excluded.reserved_at, expires_at = excluded.expires_at, lease = excluded.lease,
-            lease_until = excluded.lease_until, status = excluded.status, headers = excluded.headers, body = excluded.body,
-            omitted = excluded.omitted
+        ON CONFLICT (key) DO NOTHING
     """,
-    "remove": "DELETE FROM replies WHERE key = %(key)s",
+    "replace": """
+        UPDATE replies SET
+            caller = %(caller)s, fingerprint = %(fingerprint)s, nonce = %(nonce)s, takeovers = %(takeovers)s,
+            reserved_at = %(reserved_at)s, expires_at = %(expires_at)s, lease = %(lease)s, lease_until = %(lease_until)s,
+            status = %(status)s, headers = %(headers)s, body = %(body)s, omitted = %(omitted)s
+    """
+    + _AS_SEEN,
+    "remove": "DELETE FROM replies" + _AS_SEEN,  # noqa: S608 - of constants
     "purge": """
         DELETE FROM replies
         WHERE expires_at <= %(now)s AND (status IS NOT NULL OR lease_until <= %(ticks)s OR lease_until > %(ticks)s + lease)
@@ -104,8 +123,18 @@ class PostgresReplies(SqlReplies):
     def _reading(self) -> AbstractContextManager[ReplyReader]:
         return self._database.reading()
 
-    def _writing(self, *keys: str) -> AbstractContextManager[ReplyTransaction]:
-        return self._database.writing(*keys)
+    def _writing(self) -> AbstractContextManager[ReplyTransaction]:
+        return self._database.writing()
+
+    def _step(self, key: str, decide: Decide[T], *, seen: Seen | None = None) -> T:
+        with self._database.statements() as statements:
+            for _ in range(AGAIN):
+                found, at = seen or self._see(statements, key)
+                outcome, write = decide(found, at)
+                if write is None or _written(statements, key, found, write):
+                    return outcome
+                seen = None
+        raise StoreUnavailable(f"others wrote to a key {AGAIN} times while it was read in {self.url}; try again")
 
     def _see(self, reader: ReplyReader, key: str) -> tuple[ReplyRecord | None, StoreTime]:
         row = reader.row("see", {"key": key})
@@ -121,3 +150,21 @@ class PostgresReplies(SqlReplies):
 
     async def close(self) -> None:
         self._database.close()
+
+
+def _written(statements: PostgresStatements, key: str, found: ReplyRecord | None, write: ReplyRecord | Removal) -> bool:
+    """Whether the record was still the one that was found."""
+    if found is None:
+        assert isinstance(write, ReplyRecord), "what is absent is not removed"
+        return statements.write("insert", {"key": key, **to_row(write)}, lock=key)
+    values = {
+        "key": key,
+        "seen_nonce": found.nonce,
+        "seen_takeovers": found.takeovers,
+        "seen_expires_at": found.expires_at,
+        "seen_lease_until": found.lease_until,
+        "seen_status": None if found.reply is None else found.reply.status,
+    }
+    if isinstance(write, ReplyRecord):
+        return statements.write("replace", {**values, **to_row(write)}, lock=key)
+    return statements.write("remove", values, lock=key)

@@ -1,8 +1,8 @@
-"""What reply ledgers on SQL databases do alike: a verb is one transaction that reads the key's row, asks `rules`, and writes.
+"""What reply ledgers on SQL databases do alike: a verb reads the key's row, asks `rules`, and writes, as one step of the database.
 
-A verb that would write nothing, above all a replay, ends without a write. Reserving looks at the key before it begins a write transaction,
-so that replays and repetitions never wait for the database's writers. Statements are run by name: `see`, `put`, `remove`, `purge`, `count`,
-`count of caller`. Each database has its own, because their parameters are written differently.
+A verb that would write nothing, above all a replay, ends without a write. Reserving looks at the key before its step, so that replays and
+repetitions never wait for the database's writers. Statements are run by name: `purge`, `count`, `count of caller`, and those of the
+ledger's own step. Each database has its own, because their parameters are written differently.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from typing import Any, Protocol, TypeVar
 
 from sparkonce.replies.ledger import rules
 from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER, Ceilings
-from sparkonce.replies.ledger.codec import from_row, to_row
+from sparkonce.replies.ledger.codec import from_row
 from sparkonce.replies.ledger.rules import ReplyWrite
 from sparkonce.replies.protocol import KeyStanding, Reply, ReplyRecord, Reservation, StoreTime, WriteOutcome
 
 T = TypeVar("T")
+
+
+Seen = tuple[ReplyRecord | None, StoreTime]
+"""A key's record, and the store's clocks when it was read."""
+Decide = Callable[[ReplyRecord | None, StoreTime], tuple[T, ReplyWrite]]
 
 
 class ReplyReader(Protocol):
@@ -42,11 +47,10 @@ class SqlReplies(ABC):
     def _reading(self) -> AbstractContextManager[ReplyReader]: ...
 
     @abstractmethod
-    def _writing(self, *keys: str) -> AbstractContextManager[ReplyTransaction]:
-        """A write transaction on one key, or on any."""
+    def _writing(self) -> AbstractContextManager[ReplyTransaction]: ...
 
     @abstractmethod
-    def _see(self, reader: ReplyReader, key: str) -> tuple[ReplyRecord | None, StoreTime]:
+    def _see(self, reader: ReplyReader, key: str) -> Seen:
         """The key's record and the store's clocks. In a write transaction no other one changes the key until this one ends."""
 
     @abstractmethod
@@ -55,16 +59,9 @@ class SqlReplies(ABC):
     def _found(self, key: str, row: Any) -> ReplyRecord | None:
         return None if row is None or row["fingerprint"] is None else from_row(key, row)
 
-    def _step(self, key: str, decide: Callable[[ReplyRecord | None, StoreTime], tuple[T, ReplyWrite]]) -> T:
-        with self._writing(key) as transaction:
-            outcome, write = decide(*self._see(transaction, key))
-            if isinstance(write, ReplyRecord):
-                transaction.rows("put", {"key": key, **to_row(write)})
-            elif write is not None:
-                transaction.rows("remove", {"key": key})
-            if write is not None:
-                transaction.commit()
-        return outcome
+    @abstractmethod
+    def _step(self, key: str, decide: Decide[T], *, seen: Seen | None = None) -> T:
+        """Reads, decides and writes. `seen`: what was read before, which may have changed."""
 
     async def reserve(
         self, key: str, *, caller: str, fingerprint: str, nonce: str, lease: float, lifetime: float
@@ -73,13 +70,13 @@ class SqlReplies(ABC):
             rules.reserve, caller=caller, fingerprint=fingerprint, nonce=nonce, lease=lease, lifetime=lifetime
         )
         with self._reading() as reader:
-            found, at = self._see(reader, key)
+            seen = found, at = self._see(reader, key)
             outcome, write = decide(found, at)
             if write is not None and found is None:
                 self._ceilings.check(caller, at.now, lambda whose: self._count(reader, whose, at.now))
         if write is None:
             return outcome
-        outcome = self._step(key, decide)
+        outcome = self._step(key, decide, seen=seen)
         if outcome.standing is KeyStanding.OWNED and found is None:
             self._ceilings.added(caller)
         return outcome

@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 from sparkonce.replies.ledger.ceilings import KEYS, KEYS_OF_CALLER
-from sparkonce.replies.ledger.sql import ReplyReader, ReplyTransaction, SqlReplies
+from sparkonce.replies.ledger.codec import to_row
+from sparkonce.replies.ledger.sql import Decide, ReplyReader, ReplyTransaction, Seen, SqlReplies
 from sparkonce.replies.protocol import ReplyRecord, StoreTime
 from sparkonce.store.sqlite.database import BUSY_TIMEOUT, SqliteDatabase
 from sparkonce.store.sqlite.schema import META, META_STATEMENTS, SqliteTables
+
+T = TypeVar("T")
 
 INSTALL = "replies"
 """In the file's `meta`: a ledger of jobs is refused."""
@@ -89,8 +93,20 @@ class SqliteReplies(SqlReplies):
     def _reading(self) -> AbstractContextManager[ReplyReader]:
         return self._database.reading()
 
-    def _writing(self, *_: str) -> AbstractContextManager[ReplyTransaction]:
+    def _writing(self) -> AbstractContextManager[ReplyTransaction]:
         return self._database.writing()
+
+    def _step(self, key: str, decide: Decide[T], *, seen: Seen | None = None) -> T:
+        del seen  # may have changed
+        with self._database.writing() as transaction:
+            outcome, write = decide(*self._see(transaction, key))
+            if isinstance(write, ReplyRecord):
+                transaction.rows("put", {"key": key, **to_row(write)})
+            elif write is not None:
+                transaction.rows("remove", {"key": key})
+            if write is not None:
+                transaction.commit()
+        return outcome
 
     def _see(self, reader: ReplyReader, key: str) -> tuple[ReplyRecord | None, StoreTime]:
         return self._found(key, reader.row("see", {"key": key})), self._time(reader)

@@ -216,6 +216,36 @@ class PostgresTransaction(PostgresReader):
             self._connection.execute(META_STATEMENTS["notify"], {"channel": self._channel})
 
 
+class PostgresStatements(PostgresReader):
+    """Reads, and writes that are a transaction by themselves, in one round trip. A write compares what its caller has read."""
+
+    def __init__(
+        self, connection: _PooledConnection, statements: Mapping[str, LiteralString], *, lock_of: Callable[..., int]
+    ) -> None:
+        super().__init__(connection, statements)
+        self._lock_of = lock_of
+
+    def write(self, statement: str, parameters: Mapping[str, Any], *, lock: str) -> bool:
+        """Whether it wrote a row. `lock`: the name whose advisory lock it takes first, as `writing` does: a transaction that has read the
+        row under that lock overwrites nothing that this writes.
+
+        Raises: psycopg.Error: the outcome is unknown."""
+        hit("store.sql.statement.before")
+        self._connection.warned = None
+        # Parameters are merged into the text: the server takes two statements in one message only without any.
+        cursor = psycopg.ClientCursor(self._connection)
+        query = "SELECT pg_advisory_xact_lock(%(lock)s); " + self._statements[statement]
+        hit("store.sql.commit.before")
+        cursor.execute(query, {**parameters, "lock": self._lock_of(lock)})
+        while cursor.nextset():
+            pass
+        if self._connection.warned is not None:  # the wait for a synchronous standby was cancelled
+            raise psycopg.OperationalError(self._connection.warned)
+        hit("store.sql.commit.after")
+        hit("store.sql.statement.after")
+        return cursor.rowcount > 0
+
+
 class _Tables:
     """What is known of the schema's tables; shared by the pools of a store."""
 
@@ -399,6 +429,18 @@ class PostgresDatabase:
             lock = f"; SELECT pg_advisory_xact_lock({self.lock_of(*locks)})" if locks else ""
             transaction.text(_BEGIN + lock)
             yield transaction
+
+    @contextlib.contextmanager
+    def statements(self) -> Iterator[PostgresStatements]:
+        """Reads and single writes on one connection; each is a transaction of its own.
+
+        Raises:
+            StoreUnavailable: proves nothing if raised by a write.
+            StoreUnusable, InvalidInput: nothing was written.
+        """
+        self._ensure_prepared()
+        with self._answers(), self._connection(self._timeout) as connection:
+            yield PostgresStatements(connection, self._contents.statements, lock_of=self.lock_of)
 
     def lock_of(self, *names: str) -> int:
         """The number of the advisory lock that `writing` takes for these names."""
