@@ -52,13 +52,17 @@ def traced(
     def run(number: int) -> dict[str, Any]:
         report = tmp_path / f"report-{number}.json"
         program = (str(SCRIPT), "--json", str(report), "launch")
-        process = OperatorProcess(ledger, install, kubeconfig, [namespace], tmp_path, program=program)
+        name = f"traced-{number}"
+        # A ledger of its own, without the job of a try before, which would be taken over.
+        process = OperatorProcess(ledger, f"{install}-{number}", kubeconfig, [namespace], tmp_path, program=program)
         try:
             process.start()
-            cluster.api.create(JOBS, job(f"traced-{number}", key=f"traced-{number}"), namespace)
+            cluster.api.create(JOBS, job(name, key=name), namespace)
             assert_eventually(report.exists, timeout=60)
         finally:
             process.end()
+            cluster.api.delete(JOBS, name, namespace)
+            assert_eventually(lambda: cluster.api.get(JOBS, name, namespace) is None, timeout=60)
         return dict(json.loads(report.read_text()))
 
     return run

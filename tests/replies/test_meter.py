@@ -16,9 +16,8 @@ from harness.etcd_replies import emptied
 from harness.postgres import server
 from sparkonce.asgi import IdempotencyMiddleware, KeyedRequest, NotDone, Reply, Scope, Unknown
 from sparkonce.observe.reply_metrics import OUTCOMES, VERDICTS, ReplyMetrics
-from sparkonce.replies.open import open_replies
+from sparkonce.replies.open import counted, open_replies
 from sparkonce.replies.protocol import ReplyLedger
-from sparkonce.store.instrumented import metered
 from sparkonce.wsgi import WsgiIdempotencyMiddleware
 
 
@@ -169,13 +168,13 @@ def test_each_request_to_the_ledger_is_counted(ledger: ReplyLedger) -> None:
     """By verb and standing or outcome, also where verbs run on threads; nothing else changes."""
 
     async def scenario() -> None:
-        counted: Counter[tuple[str, str]] = Counter()
-        store = metered(ledger, lambda verb, result, _: counted.update([(verb, result)]))
+        told: Counter[tuple[str, str]] = Counter()
+        store = counted(ledger, lambda verb, result, _: told.update([(verb, result)]))
         app = IdempotencyMiddleware(answering(201, 500), store=store)
         for key in ("a", "a", "b", "b"):
             await ask(app, key=key)
         await app.close(grace=2.0)
-        assert counted == {
+        assert told == {
             ("reserve", "owned"): 2,
             ("finalize", "written"): 1,
             ("reserve", "answered"): 1,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sparkonce.observe.metrics import STORE, StoreRequests, registry_of_process
+from sparkonce.observe.metrics import STORE, StoreRequests
 
 
-class GatewayMetrics:
+class GatewayMetrics(StoreRequests):
     def __init__(
         self,
         *,
@@ -19,7 +19,7 @@ class GatewayMetrics:
         connections: Callable[[], int] = lambda: 0,
     ) -> None:
         """`reports`: bytes of reports divided by the limit, of the fullest realm; `connections`: how many are open."""
-        self.registry = registry_of_process()
+        super().__init__()
         self._requests = Counter(
             "sparkonce_gateway_requests",
             "Answered requests, by declared route and status.",
@@ -45,7 +45,6 @@ class GatewayMetrics:
             ("verb", "kind", "result"),
             registry=self.registry,
         )
-        self.stored = StoreRequests(self.registry).stored
         serves = Gauge(
             "sparkonce_gateway_announced",
             "1 while the ledger has this gateway's announcement.",

@@ -60,31 +60,32 @@ def registry_of_process() -> CollectorRegistry:
 
 
 class StoreRequests:
-    """The metrics of requests to a store, which every process with a store has."""
+    """The metrics of requests to a store, which every process with a store has; its registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self) -> None:
+        self.registry = registry_of_process()
         self._stored = Counter(
-            "sparkonce_store_requests", "Requests to the store.", ("verb", "result"), registry=registry
+            "sparkonce_store_requests", "Requests to the store.", ("verb", "result"), registry=self.registry
         )
-        self._seconds = Histogram(
+        self._store_seconds = Histogram(
             "sparkonce_store_request_seconds",
             "Latency of requests to the store.",
             ("verb",),
             buckets=STORE,
-            registry=registry,
+            registry=self.registry,
         )
 
     def stored(self, verb: str, result: str, seconds: float) -> None:
         self._stored.labels(verb, "StoreUnavailable")  # created at 0, so that the first failure shows as an increase
         self._stored.labels(verb, result).inc()
-        self._seconds.labels(verb).observe(seconds)
+        self._store_seconds.labels(verb).observe(seconds)
 
 
-class Metrics:
+class Metrics(StoreRequests):
     """Implements `Meter`."""
 
     def __init__(self) -> None:
-        self.registry = registry_of_process()
+        super().__init__()
         counter = self._counter
         self._reserved = counter("reservations", "Reserves and reopens, by outcome.", outcome=RESERVED)
         self._takeovers = counter("takeovers", "Keys taken over from an owner whose claim ended.")
@@ -113,7 +114,6 @@ class Metrics:
         self._mismatched = counter("mismatches", "Objects refused because their key has another fingerprint.")
         self._alarmed = counter("store_rewound", "Times that the store was found older than previously seen.")
         self._called = counter("api_requests", "Requests to the API server.", verb=(), kind=(), result=())
-        self._store = StoreRequests(self.registry)
         self._conflicted = counter("status_conflicts", "Status writes that conflicted with a newer object.")
         self._triggered = counter("events", "Watch events, by kind.", kind=())
 
@@ -175,9 +175,6 @@ class Metrics:
     def called(self, verb: str, kind: str, result: str) -> None:
         self._called.labels(verb, kind, "unavailable")  # created at 0, like the known labels above
         self._called.labels(verb, kind, result).inc()
-
-    def stored(self, verb: str, result: str, seconds: float) -> None:
-        self._store.stored(verb, result, seconds)
 
     def conflicted(self) -> None:
         self._conflicted.inc()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sparkonce.observe.metrics import StoreRequests, registry_of_process
+from sparkonce.observe.metrics import StoreRequests
 
 OUTCOMES = (
     "ran", "released", "replayed", "failed", "left", "key-reused", "in-progress", "unknown-outcome", "store-down", "claim-lost",
@@ -15,12 +15,11 @@ VERDICTS = ("answered", "not-done", "unknown", "rerun")
 SECONDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 
 
-class ReplyMetrics:
+class ReplyMetrics(StoreRequests):
     """Implements `ReplyMeter`."""
 
     def __init__(self) -> None:
-        self.registry = registry_of_process()
-        self.stored = StoreRequests(self.registry).stored
+        super().__init__()
         self._requests = Counter(
             "sparkonce_keyed_requests",
             "Requests with an Idempotency-Key, by outcome.",

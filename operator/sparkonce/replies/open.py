@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkonce import settings
 from sparkonce.errors import InvalidInput
 from sparkonce.replies.ledger.memory import MemoryReplies
-from sparkonce.replies.protocol import ReplyLedger
+from sparkonce.replies.protocol import ReplyLedger, Reservation, WriteOutcome
+from sparkonce.store.instrumented import metered
 from sparkonce.store.open import is_postgres, redacted, without_extra
 from sparkonce.store.pooled import pooled
+
+T = TypeVar("T")
 
 MEMORY = "memory:"
 THREADS = 4
@@ -38,6 +42,18 @@ def open_replies(url: str, **options: Any) -> ReplyLedger:
     return pooled(
         SqliteReplies(Path(path).expanduser(), **options), size=THREADS, patience=BUSY_TIMEOUT, remedy=" later"
     )
+
+
+def counted(ledger: T, on_request: Callable[[str, str, float], None]) -> T:
+    """The ledger; `on_request(verb, result, seconds)` is called after each request. The result is a reservation's standing, a write's
+    outcome, `ok`, or the name of the error."""
+    return metered(ledger, on_request, result_of=_result)
+
+
+def _result(done: object) -> str:
+    if isinstance(done, Reservation):
+        return str(done.standing)
+    return str(done) if isinstance(done, WriteOutcome) else "ok"
 
 
 def _etcd(url: str, **options: Any) -> ReplyLedger:

@@ -80,9 +80,8 @@ def proxy(
     from sparkonce.listening import Listening
     from sparkonce.proxy.iceberg import LIFETIME, CatalogProxy, catalog_policy
     from sparkonce.proxy.upstream import Upstream, reporting_cuts
-    from sparkonce.replies.open import open_replies
+    from sparkonce.replies.open import counted, open_replies
     from sparkonce.replies.policy import ReplyPolicy, Scope
-    from sparkonce.store.instrumented import metered
 
     listening = Listening.of(listen, certificate=tls_cert, key=tls_key)
     configure(log_format)
@@ -99,7 +98,7 @@ def proxy(
         policy = ReplyPolicy(scopes=(scope,), lifetime=(lifetime or 24.0) * 3600, service=service)
     else:
         raise InvalidInput(f"--profile is {profile!r}; the only profile is iceberg")
-    ledger = metered(open_replies(store), metrics.stored)
+    ledger = counted(open_replies(store), metrics.stored)
     app: App
     if profile == "iceberg":
         app = CatalogProxy(before, store=ledger, policy=policy, meter=metrics)
