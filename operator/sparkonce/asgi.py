@@ -23,6 +23,7 @@ from typing import Any
 
 from sparkonce.observe.meter import NoReplyMeter, ReplyMeter
 from sparkonce.replies.coordinator import (
+    Effect,
     KeyAttempt,
     KeyedRequest,
     NotDone,
@@ -132,10 +133,20 @@ class IdempotencyMiddleware:
             if request is None:
                 return  # the client left before it had sent its request
             call = _ApplicationCall(self._app, scope, request, send, self._policy.max_response_bytes)
-            response = await self._here().answer(request, call)
+            response = await self._here().answer(request, self._checked(request, call))
             other = None if response.own else await self._form.replayed(request, response.reply)
             outcome.got(response, self._policy)
         await _respond(send, call, response, other)
+
+    def _checked(self, request: KeyedRequest, call: _ApplicationCall) -> Effect:
+        async def effect(attempt: KeyAttempt) -> Reply:
+            answer = await call(attempt)
+            if not call.sent and (checked := await self._form.checked(request, answer)) is not answer:
+                call.start = started(checked)
+                return checked
+            return answer
+
+        return effect
 
     def _here(self) -> ReplyCoordinator:
         if self._coordinator is None:
@@ -289,7 +300,11 @@ async def _respond(send: Send, call: _ApplicationCall, response: Response, other
     await send_reply(send, other)
 
 
-async def send_reply(send: Send, reply: Reply) -> None:
+def started(reply: Reply) -> Asgi:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    return {"type": "http.response.start", "status": reply.status, "headers": headers}
+
+
+async def send_reply(send: Send, reply: Reply) -> None:
+    await send(started(reply))
     await send({"type": "http.response.body", "body": reply.body})

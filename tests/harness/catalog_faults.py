@@ -35,6 +35,8 @@ class CatalogFault(StrEnum):
     """The catalog answers, and the client is told 503."""
     BROKEN = "broken"
     """The connection breaks before the catalog has the request."""
+    TWICE = "twice"
+    """The catalog gets the request twice, as from a balancer that repeats it, and the client gets the second answer."""
 
 
 class FaultyCatalog:
@@ -46,6 +48,8 @@ class FaultyCatalog:
         """Method, path and the catalog's status of each request that changes something."""
         self.delay = 0.0
         """Seconds before the catalog gets such a request."""
+        self.reads = True
+        """False: GET is answered with 503."""
         self._client = httpx.Client(base_url=target, timeout=60.0, trust_env=False)
         server = self
 
@@ -83,6 +87,9 @@ class FaultyCatalog:
                 json.dumps({"error": {"message": "no", "type": "ForbiddenException", "code": 403}}).encode(),
             )
             return
+        if method == "GET" and not self.reads:
+            _send(handler, 503, b"{}")
+            return
         changes = method in ("POST", "DELETE") and not path.endswith("/metrics")
         fault = self.plan(method, path) if changes else None
         if fault is CatalogFault.BROKEN:
@@ -91,9 +98,13 @@ class FaultyCatalog:
         if changes and self.delay:
             time.sleep(self.delay)  # a catalog that takes its time
         headers = {name: value for name, value in handler.headers.items() if name.lower() not in {*_HOP, "host"}}
-        answer = self._client.request(method, path, headers=headers, content=body or None)
+        answers = [
+            self._client.request(method, path, headers=headers, content=body or None)
+            for _ in range(2 if fault is CatalogFault.TWICE else 1)
+        ]
         if changes:
-            self.requests.append((method, path.partition("?")[0], answer.status_code))
+            self.requests += [(method, path.partition("?")[0], each.status_code) for each in answers]
+        answer = answers[-1]
         if fault is CatalogFault.LOST:
             handler.close_connection = True
             return

@@ -15,6 +15,9 @@ failed commit: they would delete its files. Refusals have Iceberg's form.
 | 409, and the branch has moved on without them, with no gap in its history | another commit won: that 409 |
 | 409, and neither | unknown |
 
+A 409 to the first sending is looked at, too, where the commit adds snapshots: if the table has them, something on the way sent the commit
+twice, or a ledger that knew of it was lost, and the client gets 200.
+
 A table that is created, or registered, can be created once: 409 is an answer only if the table that is there is visibly this one. Nothing
 of the kind holds for what is dropped or renamed, or for properties: unknown, 503 until the lifetime ends.
 
@@ -238,21 +241,38 @@ class CatalogProxy(ReplyForm):
                 "gone",
                 "the request was carried out, and what it wrote to has been dropped since; its answer cannot be given",
             )
-        fields = ("metadata-location", "metadata") if operation.name == "updateTable" else tuple(loaded)
-        return document(200, {name: loaded[name] for name in fields if name in loaded}, headers=(REPLAYED,))
+        if operation.name == "updateTable":
+            return _table(loaded, headers=(REPLAYED,))
+        return document(200, loaded, headers=(REPLAYED,))
+
+    async def checked(self, request: KeyedRequest, answer: Reply) -> Reply:
+        """A 409 to a commit that the table has already: something on the way sent it twice, or an earlier answer was lost together with the
+        ledger. The client would delete the files of its commit."""
+        if answer.status != 409:
+            return answer
+        operation = Operation.of(request)
+        changes = _changes(operation, json_object(request.body))
+        if not changes:
+            return answer
+        path, telling = _telling(changes)
+        if not snapshots(telling):  # tags and branches may be where another client has put them
+            return answer
+        found = await self._get(request, path)
+        if found is None or found.status >= 500:
+            return self.refused(_down())  # unknown: whether the 409 is true is looked for once more
+        loaded = json_object(found.body) if found.status == 200 else {}
+        if not has_landed(as_mapping(loaded.get("metadata")), telling):
+            return answer
+        return Reply(204) if operation.name == "commitTransaction" else _table(loaded)
 
     # --- what became of a request
 
     async def reconcile(self, request: KeyedRequest) -> Reconciled:
         operation, body = Operation.of(request), json_object(request.body)
         match operation.name:
-            case "updateTable":
-                return await self._committed(request, [(operation.path, body)])
-            case "commitTransaction":
-                changes = map(as_mapping, as_list(body.get("table-changes")))
-                named = [(operation.table(each.get("identifier")), each) for each in changes]
-                whole = [(path, change) for path, change in named if path is not None]
-                return await self._committed(request, whole) if len(whole) == len(named) > 0 else Unknown
+            case "updateTable" | "commitTransaction":
+                changes = _changes(operation, body)
+                return await self._committed(request, changes) if changes else Unknown
             case "createTable" if _is_staged(operation, body):
                 return NotDone
             case "createTable":
@@ -263,8 +283,7 @@ class CatalogProxy(ReplyForm):
         return Unknown
 
     async def _committed(self, request: KeyedRequest, changes: Sequence[tuple[str, Json]]) -> Reconciled:
-        """changes: by the path of their table; the catalog commits all of them or none."""
-        path, telling = max(changes, key=lambda each: (bool(snapshots(each[1])), bool(stands_on(each[1]))))
+        path, telling = _telling(changes)
         if has_landed(await self._metadata(request, path), telling):
             return self._done(request)
         if not any(lands_once(change) for _, change in changes):
@@ -317,6 +336,32 @@ class CatalogProxy(ReplyForm):
     async def _again(self, request: KeyedRequest) -> Reply | None:
         path = request.path + (f"?{request.query}" if request.query else "")
         return await self._upstream.ask(request.method, path, request.headers, request.body)
+
+
+def _changes(operation: Operation, body: Json) -> list[tuple[str, Json]]:
+    """The changes of a commit, by the path of their table; the catalog commits all of them or none. Empty: it is no commit, or one of
+    its tables has no name."""
+    if operation.name == "updateTable":
+        return [(operation.path, body)]
+    if operation.name != "commitTransaction":
+        return []
+    named = [
+        (operation.table(each.get("identifier")), each) for each in map(as_mapping, as_list(body.get("table-changes")))
+    ]
+    whole = [(path, change) for path, change in named if path is not None]
+    return whole if len(whole) == len(named) else []
+
+
+def _telling(changes: Sequence[tuple[str, Json]]) -> tuple[str, Json]:
+    """The change that its table shows best."""
+    return max(changes, key=lambda each: (bool(snapshots(each[1])), bool(stands_on(each[1]))))
+
+
+def _table(loaded: Json, *, headers: Sequence[tuple[str, str]] = ()) -> Reply:
+    """The answer to a commit, of a loaded table: without what the catalog vends beside it."""
+    return document(
+        200, {name: loaded[name] for name in ("metadata-location", "metadata") if name in loaded}, headers=headers
+    )
 
 
 def _shown(operation: Operation, body: Json, *, loads: bool) -> str:

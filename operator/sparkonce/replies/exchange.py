@@ -202,6 +202,11 @@ class ReplyForm:
     def refused(self, refusal: Refusal) -> Reply:
         return problem_of(refusal)
 
+    async def checked(self, request: KeyedRequest, answer: Reply) -> Reply:
+        """What the service's own answer is sent and recorded as."""
+        del request
+        return answer
+
     async def replayed(self, request: KeyedRequest, recorded: Reply) -> Reply:
         """What a repetition is sent. Raises: Refusal: it is not sent the recorded answer now."""
         del request

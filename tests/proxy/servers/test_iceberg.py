@@ -196,6 +196,84 @@ def test_without_the_proxy_a_commit_that_landed_is_told_as_failed(
         assert f"told{told}" in table.metadata.refs
 
 
+class Caught(HTTPAdapter):
+    """Keeps the body of a commit and sends nothing."""
+
+    body: Any = None
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        if request.method == "POST" and str(request.url).endswith("/tables/orders"):
+            self.body = request.body
+            raise requests.ConnectionError
+        return super().send(request, *args, **kwargs)
+
+
+def append_of(server: str, name: str) -> dict[str, Any]:
+    """A request that adds `ROWS`; their files are there."""
+    catalog, caught = RestCatalog("caught", uri=server), Caught()
+    catalog._session.mount("http://", caught)
+    with pytest.raises((requests.ConnectionError, CommitStateUnknownException)):
+        catalog.load_table(name).append(ROWS)
+    assert caught.body is not None
+    namespace, table = name.split(".")
+    headers = {"Idempotency-Key": uuid7(), "Content-Type": "application/json"}
+    return {"url": f"/v1/namespaces/{namespace}/tables/{table}", "content": caught.body, "headers": headers}
+
+
+def test_a_commit_that_was_sent_twice_on_the_way_is_told_as_done(
+    ours: str, upstream: FaultyCatalog, server: str, name: str
+) -> None:
+    """The proxy sends it once, a balancer behind it twice, and the catalog answers the second sending with 409: without the proxy the
+    client is told so. With it the client gets the table, now and when it sends the request again."""
+    made(client(server), name)
+    answers: list[httpx.Response] = []
+    for url, told in ((upstream.url, 409), (ours, 200)):
+        request = append_of(server, name)
+        upstream.plan = once(CatalogFault.TWICE, "/tables/orders")
+        answers = [httpx.post(**{**request, "url": url + request["url"]}) for _ in range(1 if told == 409 else 2)]
+        assert [each.status_code for each in answers] == [told] * len(answers)
+    first, again = answers
+    assert first.json()["metadata"]["current-snapshot-id"] == again.json()["metadata"]["current-snapshot-id"]
+    assert ("idempotency-replayed" in first.headers, "idempotency-replayed" in again.headers) == (False, True)
+    assert SECRET not in first.text
+    assert numbers(server, name) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_commit_whose_ledger_was_lost_is_told_as_done(
+    tmp_path: Path, upstream: FaultyCatalog, server: str, name: str
+) -> None:
+    """The request is new to the proxy, and the catalog has it already."""
+    made(client(server), name)
+    request, told = append_of(server, name), []
+    for ledger in ("one", "other"):
+        (tmp_path / ledger).mkdir()
+        with proxy(tmp_path / ledger, upstream.url) as (url, _):
+            told.append(httpx.post(**{**request, "url": url + request["url"]}).status_code)
+    assert told == [200, 200]
+    assert [status for _, status in upstream.changes()[-2:]] == [200, 409]
+    assert numbers(server, name) == [1, 2, 3]
+
+
+def test_a_409_that_is_true_stays(ours: str, upstream: FaultyCatalog, server: str, name: str) -> None:
+    """Another commit was faster, or a tag is there: the client is told, and makes its commit anew. Where the table cannot be read, whether
+    the commit landed is unknown."""
+    made(client(server), name)
+    late = append_of(server, name)
+    made_first = RestCatalog("first", uri=server).load_table(name)
+    made_first.append(ROWS)
+    tagged = commit_of(made_first.refresh(), uuid7(), tag="there")
+    assert httpx.post(**{**tagged, "url": server + tagged["url"]}).status_code == 200
+    for request in (late, tagged):
+        answers = [httpx.post(**{**request, "url": ours + request["url"]}).status_code for _ in range(2)]
+        assert answers == [409, 409]
+    late["headers"]["Idempotency-Key"] = uuid7()
+    upstream.reads = False
+    assert httpx.post(**{**late, "url": ours + late["url"]}).status_code == 503
+    upstream.reads = True
+    assert httpx.post(**{**late, "url": ours + late["url"]}).status_code == 409
+    assert numbers(server, name) == [1, 2, 3]
+
+
 def test_a_replay_is_loaded_and_not_kept(ours: str, tmp_path: Path, server: str, name: str) -> None:
     """No credential that the catalog vends is in the ledger. A replay has the table and says that it is one. A caller without rights gets
     the catalog's refusal and no replay; another request with that key is refused in Iceberg's form."""
