@@ -93,7 +93,7 @@ class IdempotencyMiddleware:
         """`store`: an address (`open_replies`) or an open ledger. `reconcile`: decides what became of a request whose outcome is unknown;
         without it such a key is answered 503 until its lifetime ends. `caller`: text that identifies the caller. `advertise`: a path at
         which GET answers with the lifetime. `policy`, or its fields as `options`. `form`: of refusals and replays, for a protocol that has
-        its own. `meter`: is told how each request with a key ended.
+        its own. `meter`: counts the outcome of each request with a key.
 
         Raises: InvalidInput, StoreUnusable, StoreUnavailable."""
         self._app, self._caller, self._advertise = app, caller, advertise

@@ -36,6 +36,20 @@ def started_proxy(
         child.kill()
 
 
+@contextmanager
+def counting_service(folder: Path) -> Iterator[tuple[int, Child]]:
+    """The port and the process of a service that writes its effects to `effects` in this folder."""
+    port = free_port()
+    command = [sys.executable, str(SERVICE), str(port), str(folder / "effects")]
+    service = Child("service", command, folder / "service.log")
+    service.start()
+    try:
+        service.until(lambda: serves(f"http://127.0.0.1:{port}"), STARTS)
+        yield port, service
+    finally:
+        service.kill()
+
+
 @dataclass(frozen=True)
 class Proxied:
     """A service that counts its effects, and a proxy before it."""
@@ -54,17 +68,12 @@ class Proxied:
 @contextmanager
 def proxied(folder: Path, store: str) -> Iterator[Proxied]:
     """A service of this folder, and a proxy with this ledger."""
-    port, metrics = free_port(), f"127.0.0.1:{free_port()}"
-    command = [sys.executable, str(SERVICE), str(port), str(folder / "effects")]
-    service = Child("service", command, folder / "service.log")
-    service.start()
-    try:
-        service.until(lambda: serves(f"http://127.0.0.1:{port}"), STARTS)
-        options = ("--http", metrics)
-        with started_proxy(folder, f"http://127.0.0.1:{port}", *options, shows="/", store=store) as (url, proxy):
-            yield Proxied(proxy, url, metrics)
-    finally:
-        service.kill()
+    options = ("--http", metrics := f"127.0.0.1:{free_port()}")
+    with (
+        counting_service(folder) as (port, _),
+        started_proxy(folder, f"http://127.0.0.1:{port}", *options, shows="/", store=store) as (url, proxy),
+    ):
+        yield Proxied(proxy, url, metrics)
 
 
 def serves(url: str) -> bool:

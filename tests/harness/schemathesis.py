@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from harness.binaries import cache, one_at_a_time, to_stderr
+from harness.binaries import PartMissing, cache, one_at_a_time, or_skip, to_stderr
 from harness.patience import completed
 
 VERSION = "4.32.5"
@@ -37,7 +35,7 @@ RUN = 900.0
 def conforms(folder: Path, document: Mapping[str, Any], url: str, *, examples: int, seed: int) -> int:
     """Sends generated requests, valid ones and others, to `url`, and fails unless each answer is one of the document's. Returns the number
     of requests. Skips the test if Schemathesis cannot be had. `examples`: for each operation."""
-    program = _installed()
+    program = or_skip(_installed)
     file = folder / "openapi.json"
     file.write_text(json.dumps(document))
     command = [
@@ -63,7 +61,7 @@ def conforms(folder: Path, document: Mapping[str, Any], url: str, *, examples: i
 
 
 def _installed() -> Path:
-    """The program."""
+    """The program. Raises: PartMissing: pip cannot install it."""
     place = cache().parent / f"schemathesis-{VERSION}"
     whole = place / "installed"
     with one_at_a_time("schemathesis.lock", to_stderr):
@@ -73,6 +71,6 @@ def _installed() -> Path:
             done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL, check=False)
             if done.returncode != 0:
                 said = (done.stderr.strip().splitlines() or ["no word"])[-1][:200]
-                pytest.skip(f"pip of {sys.executable} could not install schemathesis {VERSION}: {said}")
+                raise PartMissing(f"pip of {sys.executable} could not install schemathesis {VERSION}: {said}")
             whole.touch()
     return place / "bin" / "schemathesis"

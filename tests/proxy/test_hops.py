@@ -6,7 +6,6 @@ sends its request again with the same key. Effects are counted by key in the ser
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.child import Child, free_port
 from harness.proxy import Flow, Proxy, in_front_of
-from harness.reply_proxy import SERVICE, STARTS, serves, started_proxy
+from harness.reply_proxy import counting_service, started_proxy
 
 SILENCE = 3.0
 """Seconds without a byte after which the proxy gives the service up: far longer than the service takes."""
@@ -86,22 +84,14 @@ class Line:
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     folder = tmp_path_factory.mktemp("line")
-    port = free_port()
-    command = [sys.executable, str(SERVICE), str(port), str(folder / "effects")]
-    service = Child("service", command, folder / "service.log")
-    service.start()
-    try:
-        service.until(lambda: serves(f"http://127.0.0.1:{port}"), STARTS)
-        with in_front_of(f"127.0.0.1:{port}") as behind:
-            options = ("--timeout", str(SILENCE), "--advertise", "/lifetime")
-            upstream = f"http://{behind.address}"
-            with (
-                started_proxy(folder, upstream, *options, shows="/lifetime") as (url, _),
-                in_front_of(url.removeprefix("http://")) as before,
-            ):
-                yield Line(before, behind, folder / "effects")
-    finally:
-        service.kill()
+    options = ("--timeout", str(SILENCE), "--advertise", "/lifetime")
+    with (
+        counting_service(folder) as (port, _),
+        in_front_of(f"127.0.0.1:{port}") as behind,
+        started_proxy(folder, f"http://{behind.address}", *options, shows="/lifetime") as (url, _),
+        in_front_of(url.removeprefix("http://")) as before,
+    ):
+        yield Line(before, behind, folder / "effects")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.child import Child, free_port
+from harness.child import Child
 from harness.patience import stretched
-from harness.reply_proxy import SERVICE, STARTS, serves, started_proxy
+from harness.reply_proxy import STARTS, counting_service, serves, started_proxy
 from sparkonce.proxy.iceberg import catalog_policy
 
 
@@ -43,14 +42,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    port = free_port()
-    service = Child(
-        "service", [sys.executable, str(SERVICE), str(port), str(tmp_path / "effects")], tmp_path / "service.log"
-    )
-    service.start()
-    service.until(lambda: serves(f"http://127.0.0.1:{port}"), STARTS)
-    yield Place(tmp_path, service, port)
-    service.kill()
+    with counting_service(tmp_path) as (port, service):
+        yield Place(tmp_path, service, port)
 
 
 def post(
