@@ -51,7 +51,7 @@ def test_nothing_but_500_for_two_minutes(
     [operator] = fleet.start(1)
     fleet.apply(plain(4, name="before"))
     fleet.until_ended(30)
-    kubeflow.scripts.usual = Script(run_seconds=6)
+    kubeflow.scripts.usual = Script(run_seconds=45)  # longer than all of them may take to start
     fleet.apply(plain(6, name="running"))
     assert_eventually(lambda: len(kubeflow.runs) == 10, 30)
     kubeflow.scripts.usual = Script()
