@@ -10,8 +10,12 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparkonce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import uvicorn
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +90,17 @@ class Listening:
             raise InvalidInput(
                 f"--listen {self.host}:{self.port} cannot be served ({problem.strerror}); give another port"
             ) from None
+
+    def load(self, config: uvicorn.Config) -> None:
+        """Loads application and certificate.
+
+        Raises:
+            InvalidInput: the certificate cannot be used.
+        """
+        try:
+            config.load()
+        except OSError as problem:  # also of TLS
+            raise InvalidInput(f"the certificate {self.certificate} cannot be used: {problem}") from None
 
     async def renewed(self, context: ssl.SSLContext | None) -> None:
         """Reloads a renewed certificate for new connections until it is cancelled; keeps the previous one while the new one cannot be read.

@@ -1,10 +1,12 @@
-"""Starts `python -m sparkonce` as a fork of a process that has imported the packages it stands on.
+"""Starts `python -m sparkonce` as a fork of a process that has imported it and the packages it stands on.
 
-A process that is started spends more than a second of processor time on importing kopf, Kubernetes' client, gRPC and pydantic, and the
-tests of the operator start hundreds. Each worker of a test run has one template process, which imports those packages and nothing of
-sparkonce. For each `Forked` it makes a process whose parent is the test (Linux: CLONE_PARENT), with the arguments, environment, folder
-and files that it was given; that process then imports and runs sparkonce as Python does with `-m`. It can be waited for, killed and
-frozen like any other. In a list of processes it has the template's command line.
+A process that is started spends more than a second of processor time on importing kopf, Kubernetes' client, gRPC, pydantic and our own
+modules, and the tests of the operator start hundreds. Each worker of a test run has one template process, which imports them. For each
+`Forked` it makes a process whose parent is the test (Linux: CLONE_PARENT), with the arguments, environment, folder and files that it was
+given; that process then runs sparkonce as Python does with `-m`, and where its path leads to another sparkonce than ours, imports that one.
+It can be waited for, killed and frozen like any other. In a list of processes it has the template's command line.
+
+No module of sparkonce may read the environment while it is imported: it would be the template's.
 
 A command that is not this interpreter's `-m sparkonce`, or has another setting of Python's own in its environment, is started as usual.
 """
@@ -15,6 +17,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -33,6 +36,12 @@ IMPORTS = (
     "rich.console", "rich.table", "yaml", "platformdirs", "obstore", "rfc8785", "sqlite3", "fastapi", "uvicorn", "psycopg",
 )  # fmt: skip
 """What sparkonce's commands import of others."""
+OURS = (
+    "sparkonce.cli.app", "sparkonce.cli.keys", "sparkonce.cli.run", "sparkonce.cli.serve.gateway", "sparkonce.cli.serve.operator",
+    "sparkonce.cli.serve.proxy", "sparkonce.cli.view.outcome", "sparkonce.gateway.app", "sparkonce.gateway.serving",
+    "sparkonce.kube.operator", "sparkonce.observe.gateway_metrics", "sparkonce.store.etcd.store", "sparkonce.store.open",
+)  # fmt: skip
+"""Modules of the commands that tests start most, by which nearly all others are imported."""
 CLONE_PARENT, SYS_CLONE, PR_SET_PDEATHSIG = 0x8000, {"x86_64": 56, "aarch64": 220}, 1
 TESTS = Path(__file__).parents[1]
 
@@ -136,7 +145,7 @@ class Forked(subprocess.Popen[Any]):
 def serve(number: int) -> None:
     """Forks as it is asked, until the test run ends; in each fork, runs sparkonce."""
     sys.path.remove(str(TESTS))
-    for name in IMPORTS:
+    for name in IMPORTS + OURS:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a fork's collections must not touch, and so copy, what all share
@@ -193,5 +202,17 @@ def _become(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
     sys.argv = ["sparkonce", *asked["arguments"]]
     theirs = _search_path(asked["environment"])
     sys.path[:] = [asked["folder"], *theirs, *(each for each in sys.path[1:] if each not in ours)]  # as `-m` has it
+    _forget_another()
     runpy.run_module("sparkonce", run_name="__main__", alter_sys=True)
     sys.exit(0)
+
+
+def _forget_another() -> None:
+    """Forgets the sparkonce that was imported, if the path now leads to another one."""
+    imported = sys.modules.pop("sparkonce")
+    found = importlib.util.find_spec("sparkonce")
+    if found is not None and found.origin == imported.__file__:
+        sys.modules["sparkonce"] = imported
+        return
+    for name in [each for each in sys.modules if each.startswith("sparkonce.")]:
+        del sys.modules[name]

@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "14b177ea67a37a4fcb3a36f0e9a282f13f74f344"
+IN_USE = "37c86ef2203029a08c8e1e45e692286eb928fba4"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

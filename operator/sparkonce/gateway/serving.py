@@ -19,7 +19,6 @@ from dataclasses import replace
 import uvicorn
 from fastapi import FastAPI
 
-from sparkonce.errors import InvalidInput
 from sparkonce.gateway.accepting import Acceptor, OnClosed, TimedProtocol
 from sparkonce.gateway.announcing import Announcer
 from sparkonce.gateway.connections import KEPT, Connection, ConnectionLimits, Connections
@@ -109,10 +108,7 @@ async def serve(
         ssl_cert_reqs=ssl.CERT_OPTIONAL if listening.client_ca else ssl.CERT_NONE,
         h11_max_incomplete_event_size=HEAD_BYTES,
     )
-    try:
-        config.load()
-    except OSError as problem:
-        raise InvalidInput(f"the certificate {listening.certificate} cannot be used: {problem}") from None
+    listening.load(config)
     server = Server(config, connections, on_closed)
     stop = first_of(signals, drain=drain)
     beside = [asyncio.create_task(readiness.run()), asyncio.create_task(listening.renewed(config.ssl))]

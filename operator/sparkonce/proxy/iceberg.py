@@ -92,7 +92,14 @@ DENIED = frozenset({401, 403, 419})
 SEPARATOR = "%1F"
 """Between the levels of a namespace in a path: the one that each server takes, whatever else it advertises."""
 _NOT_FORWARDED = frozenset({"idempotency-key", "content-type", "content-length", "if-match", "if-none-match"})
-_ERRORS = {400: "BadRequestException", 503: "ServiceUnavailableException", 500: "InternalServerError"}
+_ERRORS = {
+    400: "BadRequestException",
+    500: "InternalServerError",
+    502: "CommitStateUnknownException",
+    503: "ServiceUnavailableException",
+    504: "CommitStateUnknownException",
+}
+"""Types of errors, as the examples of Iceberg's OpenAPI name them for each status."""
 
 
 SCOPES = tuple(
@@ -159,6 +166,14 @@ def catalog_policy(lifetime: float = LIFETIME, *, service: str = "") -> ReplyPol
     )
 
 
+def catalog_error(refusal: Refusal) -> Reply:
+    """A refusal as an Iceberg client reads it."""
+    kind = _ERRORS.get(refusal.status, "UnprocessableEntityException")
+    later = () if refusal.retry_after is None else (("retry-after", str(max(1, round(refusal.retry_after)))),)
+    error = {"message": str(refusal), "type": kind, "code": refusal.status}
+    return document(refusal.status, {"error": error}, headers=later)
+
+
 class CatalogProxy(ReplyForm):
     """An ASGI application: the catalog of the upstream, with keys."""
 
@@ -212,10 +227,7 @@ class CatalogProxy(ReplyForm):
     # --- answers that are not the catalog's own
 
     def refused(self, refusal: Refusal) -> Reply:
-        kind = _ERRORS.get(refusal.status, "UnprocessableEntityException")
-        later = () if refusal.retry_after is None else (("retry-after", str(max(1, round(refusal.retry_after)))),)
-        error = {"message": str(refusal), "type": kind, "code": refusal.status}
-        return document(refusal.status, {"error": error}, headers=later)
+        return catalog_error(refusal)
 
     async def replayed(self, request: KeyedRequest, recorded: Reply) -> Reply:
         """The recorded answer, if the catalog lets the caller see what it is about."""

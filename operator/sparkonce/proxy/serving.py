@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from sparkonce.asgi import App
-from sparkonce.errors import InvalidInput
 from sparkonce.listening import Listening, first_of
 from sparkonce.observe import health
 
@@ -67,10 +66,7 @@ async def serve(
         ssl_certfile=listening.certificate,
         ssl_keyfile=listening.key,
     )
-    try:
-        config.load()
-    except OSError as problem:
-        raise InvalidInput(f"the certificate {listening.certificate} cannot be used: {problem}") from None
+    listening.load(config)
     server = ProxyServer(config)
     stop = first_of((signal.SIGTERM, signal.SIGINT), drain=drain)
 

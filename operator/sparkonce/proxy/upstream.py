@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ import httpx
 from sparkonce.asgi import App, Asgi, Receive, Send, send_reply
 from sparkonce.errors import InvalidInput
 from sparkonce.replies.coordinator import Refusal
-from sparkonce.replies.exchange import problem
+from sparkonce.replies.exchange import problem_of
 from sparkonce.replies.protocol import Reply
 
 LOG = logging.getLogger(__name__)
@@ -72,9 +72,17 @@ def reporting_cuts(app: App) -> App:
 
 
 class Upstream:
-    def __init__(self, url: str, *, timeout: float, ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        ca: Path | None = None,
+        refused: Callable[[Refusal], Reply] = problem_of,
+    ) -> None:
         """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream; `ca`: PEM file of
-        the CA that signed its certificate; None: those that Python trusts. Raises: InvalidInput."""
+        the CA that signed its certificate; None: those that Python trusts; `refused`: the form of a 502 or 504.
+        Raises: InvalidInput."""
         parts = urlsplit(url)
         if (
             parts.scheme not in ("http", "https")
@@ -90,7 +98,7 @@ class Upstream:
             trusted = ssl.create_default_context(cafile=ca)
         except OSError as problem:  # also of TLS
             raise InvalidInput(f"--upstream-ca {ca} is no PEM file with a CA: {problem}") from None
-        self._base = url.rstrip("/")
+        self._base, self._refused = url.rstrip("/"), refused
         within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
         kept = httpx.Limits(max_connections=CONNECTIONS)
         single = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
@@ -142,10 +150,18 @@ class Upstream:
                 retry_after=1,
             ) from error
         except httpx.TimeoutException:
-            await _failed(send, 504, "the service did not answer in time", began=began)
+            await self._failed(send, 504, "the service did not answer in time", began=began)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             LOG.warning("the upstream failed: %s", error)
-            await _failed(send, 502, "the connection to the service broke before it had answered", began=began)
+            await self._failed(send, 502, "the connection to the service broke before it had answered", began=began)
+
+    async def _failed(self, send: Send, status: int, what: str, *, began: bool) -> None:
+        reply = self._refused(
+            Refusal(status, "upstream-failed", f"{what}: whether the request took effect is not known")
+        )
+        if began:  # the server must not end the answer as if it were whole
+            raise AnswerCut(what, reply)
+        await send_reply(send, reply)
 
     async def ask(
         self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes | None = None
@@ -173,13 +189,6 @@ class Upstream:
 def raw_path(scope: Asgi) -> str:
     """The path of a request as it was sent, without its query."""
     return bytes(scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-
-
-async def _failed(send: Send, status: int, what: str, *, began: bool) -> None:
-    reply = problem(status, "upstream-failed", f"{what}: whether the request took effect is not known")
-    if began:  # the server must not end the answer as if it were whole
-        raise AnswerCut(what, reply)
-    await send_reply(send, reply)
 
 
 def _named(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:

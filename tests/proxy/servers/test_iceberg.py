@@ -254,6 +254,24 @@ def test_a_commit_whose_ledger_was_lost_is_told_as_done(
     assert numbers(server, name) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_lost_reply_is_told_in_the_form_of_icebergs_errors(
+    ours: str, upstream: FaultyCatalog, name: str, *, keyed: bool
+) -> None:
+    """502 as Iceberg's OpenAPI has it: clients take it for a commit whose state is unknown, and read the sentence."""
+    table = made(client(ours), name)
+    table.append(ROWS)
+    table.refresh()
+    commit = commit_of(table, uuid7())["json"]
+    upstream.plan = once(CatalogFault.LOST, "/tables/orders")
+    path = f"{ours}/v1/namespaces/{name.partition('.')[0]}/tables/orders"
+    answer = httpx.post(path, json=commit, headers={"Idempotency-Key": uuid7()} if keyed else {})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (502, 502, "CommitStateUnknownException")
+    assert "whether the request took effect is not known" in error["message"]
+    assert answer.headers["content-type"] == "application/json"
+
+
 def test_a_409_that_is_true_stays(ours: str, upstream: FaultyCatalog, server: str, name: str) -> None:
     """Another commit was faster, or a tag is there: the client is told, and makes its commit anew. Where the table cannot be read, whether
     the commit landed is unknown."""

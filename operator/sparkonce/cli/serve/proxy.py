@@ -78,14 +78,14 @@ def proxy(
         raise without_extra("the proxy", missing, extra="proxy") from None
     from sparkonce.asgi import App, IdempotencyMiddleware
     from sparkonce.listening import Listening
-    from sparkonce.proxy.iceberg import LIFETIME, CatalogProxy, catalog_policy
+    from sparkonce.proxy.iceberg import LIFETIME, CatalogProxy, catalog_error, catalog_policy
     from sparkonce.proxy.upstream import Upstream, reporting_cuts
     from sparkonce.replies.open import counted, open_replies
     from sparkonce.replies.policy import ReplyPolicy, Scope
 
     listening = Listening.of(listen, certificate=tls_cert, key=tls_key)
     configure(log_format)
-    before, metrics = Upstream(upstream, timeout=timeout, ca=upstream_ca), ReplyMetrics()
+    metrics = ReplyMetrics()
     if profile == "iceberg":
         if methods or required or rerun or advertise:
             raise InvalidInput(
@@ -101,8 +101,10 @@ def proxy(
     ledger = counted(open_replies(store), metrics.stored)
     app: App
     if profile == "iceberg":
+        before = Upstream(upstream, timeout=timeout, ca=upstream_ca, refused=catalog_error)
         app = CatalogProxy(before, store=ledger, policy=policy, meter=metrics)
     else:
+        before = Upstream(upstream, timeout=timeout, ca=upstream_ca)
         app = IdempotencyMiddleware(before, store=ledger, policy=policy, advertise=advertise, meter=metrics)
     asyncio.run(serve(reporting_cuts(app), listening, drain=drain_seconds, http=http, metrics=metrics.text))
     return 0

@@ -111,6 +111,17 @@ class _PooledConnection(psycopg.Connection[dict[str, Any]]):
         self.add_notify_handler(notified)
         self.add_notice_handler(noticed)
 
+    @contextlib.contextmanager
+    def committing(self) -> Iterator[None]:
+        """Around what commits.
+
+        Raises: psycopg.OperationalError: it was answered with success and a warning, since its wait for a synchronous standby was
+            cancelled: a failover may lose it."""
+        self.warned = None
+        yield
+        if self.warned is not None:
+            raise psycopg.OperationalError(self.warned)
+
     def drained(self) -> bool:
         """Reads what has arrived while the connection was idle; whether notifications were all of it."""
         try:
@@ -202,10 +213,8 @@ class PostgresTransaction(PostgresReader):
     def commit(self) -> None:
         """Raises: psycopg.Error: the outcome is unknown."""
         hit("store.sql.commit.before")
-        self._connection.warned = None
-        self._connection.execute(b"COMMIT")
-        if self._connection.warned is not None:  # the wait for a synchronous standby was cancelled
-            raise psycopg.OperationalError(self._connection.warned)
+        with self._connection.committing():
+            self._connection.execute(b"COMMIT")
         hit("store.sql.commit.after")
         if self._moved:
             self._notify()
@@ -231,16 +240,14 @@ class PostgresStatements(PostgresReader):
 
         Raises: psycopg.Error: the outcome is unknown."""
         hit("store.sql.statement.before")
-        self._connection.warned = None
         # Parameters are merged into the text: the server takes two statements in one message only without any.
         cursor = psycopg.ClientCursor(self._connection)
         query = "SELECT pg_advisory_xact_lock(%(lock)s); " + self._statements[statement]
         hit("store.sql.commit.before")
-        cursor.execute(query, {**parameters, "lock": self._lock_of(lock)})
-        while cursor.nextset():
-            pass
-        if self._connection.warned is not None:  # the wait for a synchronous standby was cancelled
-            raise psycopg.OperationalError(self._connection.warned)
+        with self._connection.committing():
+            cursor.execute(query, {**parameters, "lock": self._lock_of(lock)})
+            while cursor.nextset():
+                pass
         hit("store.sql.commit.after")
         hit("store.sql.statement.after")
         return cursor.rowcount > 0
