@@ -36,10 +36,11 @@ _SAMPLE = re.compile(r"(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+)")
 @dataclass
 class Stage:
     cluster: Cluster
-    ledger: Etcd
     folder: Path
     operator: OperatorProcess
     namespace: str
+    ledger: Etcd | None = None
+    """None: it is no etcd of the stage's own."""
     others: Mapping[str, int] = field(default_factory=dict)
     """Pids of the processes that stand in for Spark, by name."""
 
@@ -50,7 +51,7 @@ class Stage:
             "API server": self.cluster.server.child.pid,
             "its etcd": self.cluster.etcd.one.child.pid,
             "controllers": self.cluster.controllers.pid,
-            "ledger": self.ledger.one.child.pid,
+            **({} if self.ledger is None else {"ledger": self.ledger.one.child.pid}),
             **self.others,
         }
 
@@ -65,6 +66,7 @@ class Stage:
 
     def written(self) -> float:
         """Transactions that the ledger's etcd has applied; those that only read do not count."""
+        assert self.ledger is not None
         return self.ledger.one.counted("etcd_server_proposals_applied_total")
 
     def gauge(self, name: str) -> float:
@@ -112,26 +114,36 @@ def staged(*, long: bool = False, options: Sequence[str] = ()) -> Iterator[Stage
         cluster = stack.enter_context(started_cluster())
         folder = stack.enter_context(folder_in_memory())
         ledger = stack.enter_context(running(folder))
-        namespace = f"bench-{uuid4().hex[:8]}"
-        scripts = {namespace: Script()} | ({f"{namespace}-long": Script(run_seconds=1e6)} if long else {})
-        others = {}
-        for name, script in scripts.items():
-            cluster.api.create(NAMESPACES, {"metadata": {"name": name}})
-            fake = stack.enter_context(kubeflow_process(cluster, name, script=script, least=True))
-            others["fake Spark" + name.removeprefix(namespace)] = fake.pid
-        operator = OperatorProcess(
-            f"http://{ledger.one.address}",
-            "bench",
-            cluster.kubeconfig,
-            list(scripts),
-            folder,
-            lease_seconds=10,
-            sweep_seconds=120.0,
-            options=options,
-        )
-        stack.callback(operator.end)
-        operator.start()
-        yield Stage(cluster, ledger, folder, operator, namespace, others)
+        stage = stage_on(stack, cluster, f"etcd://{ledger.one.address}", folder, long=long, options=options)
+        stage.ledger = ledger
+        yield stage
+
+
+def stage_on(
+    stack: ExitStack, cluster: Cluster, url: str, folder: Path, *, long: bool = False, options: Sequence[str] = ()
+) -> Stage:
+    """A namespace of the cluster with an operator whose ledger is at `url`, until `stack` is closed. Otherwise as `staged`."""
+    folder.mkdir(exist_ok=True)
+    namespace = f"bench-{uuid4().hex[:8]}"
+    scripts = {namespace: Script()} | ({f"{namespace}-long": Script(run_seconds=1e6)} if long else {})
+    others = {}
+    for name, script in scripts.items():
+        cluster.api.create(NAMESPACES, {"metadata": {"name": name}})
+        fake = stack.enter_context(kubeflow_process(cluster, name, script=script, least=True))
+        others["fake Spark" + name.removeprefix(namespace)] = fake.pid
+    operator = OperatorProcess(
+        url,
+        "bench",
+        cluster.kubeconfig,
+        list(scripts),
+        folder,
+        lease_seconds=10,
+        sweep_seconds=120.0,
+        options=options,
+    )
+    stack.callback(operator.end)
+    operator.start()
+    return Stage(cluster, folder, operator, namespace, others=others)
 
 
 def until(stage: Stage, drives: int, *, timeout: float) -> None:

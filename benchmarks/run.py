@@ -36,10 +36,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 HTTP = ("http", "http-postgres", "http-etcd", "http-outstanding", "http-proxy", "http-keys")
 """Parts in benchmarks/http."""
-PARTS = ("output", "formats", "statements", "reserve", "replay", "etcd", "operator", *HTTP)
+PARTS = ("output", "formats", "statements", "reserve", "replay", "etcd", "operator", "operator-postgres", *HTTP)
 SERVERS = {
     "etcd": "kube-apiserver",
     "operator": "kube-apiserver",
+    "operator-postgres": "kube-apiserver",
     "http-postgres": "postgres",
     "http-etcd": "etcd",
     "http-outstanding": "etcd",
@@ -132,6 +133,10 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
         from operator_reserve import OperatorReserve
 
         return OperatorReserve(scratch, asked.pairs, say)
+    if name == "operator-postgres":
+        from operator_ledgers import OperatorLedgers
+
+        return OperatorLedgers(scratch, asked.pairs, say, jobs=asked.jobs)
     from operator_jobs import OperatorJobs
 
     return OperatorJobs(scratch, asked.pairs, say, jobs=asked.jobs, finished=asked.finished, active=asked.active)
@@ -162,8 +167,10 @@ def missing(name: str) -> str:
     from harness.delta_jars import resolved
     from harness.postgres import PACKAGE, binaries
 
+    if name.endswith("-postgres") and not binaries():
+        return f"no PostgreSQL server here: install the package {PACKAGE} (initdb and postgres)"
     if name == "http-postgres":
-        return "" if binaries() else f"no PostgreSQL server here: install the package {PACKAGE} (initdb and postgres)"
+        return ""
     try:
         if name == "statements":
             resolved()

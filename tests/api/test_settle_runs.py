@@ -84,6 +84,45 @@ def test_what_an_attempt_committed_is_found_by_a_settle_run(stage: Stage, tmp_pa
 
 
 @pytest.mark.operator
+def test_what_never_started_needs_no_settle_run(stage: Stage, tmp_path: Path) -> None:
+    """Its image cannot be pulled, and no settle run with that image could start either. The corrected job takes the key at once: the pod's
+    history proves that nothing ran."""
+    play(stage, "unplaced", Script(pending_seconds=600.0, pending_reason="ErrImagePull"), Script(pending_seconds=600.0))
+    stage.play("unplaced", Script(code=writes_outputs(7)), attempt="g2-a1")
+    stage.play("unplaced", Script(code=settles(url(stage), stage.folder / "unplaced.log")), attempt="g2-a1-s1")
+    stage.send("unplaced", "unplaced", outputs=rows(tmp_path), onMismatch="Supersede")
+    assert_eventually(lambda: stage.pods(f"so-{stage.hash20('unplaced')}-g1-a1"), WITHIN)
+    stage.arguments("unplaced", "--corrected")
+    stage.until("unplaced", "Succeeded", generation=2, attempt=1)
+    assert [each for each in stage.attempts("unplaced") if "-s" in each] == []
+    assert rows_of(tmp_path) == {7: 1}
+
+
+def test_a_submission_that_fails_needs_no_settle_run(stage: Stage, tmp_path: Path) -> None:
+    """Nor does one that fails again. Since nothing ran, the corrected job takes the key of the failed one by itself."""
+    play(stage, "refused", Script(submission_error="failed to run spark-submit: forbidden"))
+    stage.send("refused", "refused", outputs=rows(tmp_path), retry={"maxAttempts": 2})
+    stage.until("refused", "Failed", attempt=2)
+    assert settle_runs(stage, "refused") == []
+    stage.play("refused", Script(code=writes_outputs(8)), attempt="g2-a1")
+    stage.play("refused", Script(code=settles(url(stage), stage.folder / "refused.log")), attempt="g2-a1-s1")
+    stage.arguments("refused", "--corrected")
+    stage.until("refused", "Succeeded", generation=2, attempt=1)
+    assert rows_of(tmp_path) == {8: 1}
+
+
+def test_an_attempt_after_one_that_ran_is_settled_at_the_outputs(stage: Stage, tmp_path: Path) -> None:
+    """The second attempt never starts; what the first one committed is known to the outputs alone, so a settle run looks."""
+    play(stage, "second", Script(pending_seconds=600.0, pending_reason="ErrImagePull"))
+    stage.play("second", Script(exit_code=3), attempt="g1-a1")
+    stage.send("second", "second", outputs=rows(tmp_path), retry={"maxAttempts": 2})
+    assert_eventually(lambda: stage.pods(f"so-{stage.hash20('second')}-g1-a2"), WITHIN)
+    assert stage.cli("cancel", "second", "--reason", "wrong image").returncode == 0
+    stage.until("second", "Cancelled", attempt=2)
+    assert settle_runs(stage, "second") == ["a1-s1", "a2-s1"]
+
+
+@pytest.mark.operator
 def test_an_attempt_that_committed_nothing_is_closed_before_the_next(stage: Stage, tmp_path: Path) -> None:
     """Slot 1 is closed by the settle run and attempt 2 writes the rows; settle runs do not count as attempts."""
     play(stage, "closed", Script(code=writes_outputs(4)))

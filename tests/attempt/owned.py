@@ -13,7 +13,7 @@ from sparkonce.attempt.drive import Drive, Ended, NotOurs
 from sparkonce.blocking import run
 from sparkonce.driver.channel import DirectChannel
 from sparkonce.driver.context import Job
-from sparkonce.errors import StoreUnavailable
+from sparkonce.errors import LaunchRefused, StoreUnavailable
 from sparkonce.launch.protocol import ENDED, ApplicationState, Phase, StillThere, Stopped
 from sparkonce.local.prepare import describe
 from sparkonce.model.record import Application, Assignment, Record, Result
@@ -37,6 +37,8 @@ class Applications:
         self.errors: list[Exception] = []
         """Errors that the next launches raise."""
         self.unstoppable = False
+        self.unplaceable = False
+        """Whether a placeholder is refused."""
         self.driverless = False
         """Whether the applications' drivers have not been observed yet."""
 
@@ -67,8 +69,11 @@ class Applications:
     async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:
         return self.by_name.get(assignment.name)
 
-    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
+    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:
+        del proof
         self.stopped.append(assignment.name)
+        if self.unplaceable:
+            raise LaunchRefused("every application has a team")
         if self.unstoppable:
             return StillThere("it does not listen")
         if assignment.name not in self.by_name:

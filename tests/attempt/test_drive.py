@@ -18,7 +18,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import LaunchRefused, LaunchUnavailable, OutputCorrupt, StoreUnavailable
 from sparkonce.failpoints import FailpointError
 from sparkonce.launch.protocol import Phase
-from sparkonce.model.record import Assignment, HeldReason, Outcome, Record, Result, StopWanted, Why
+from sparkonce.model.record import Assignment, HeldReason, Outcome, Record, Result, State, StopWanted, Why
 from sparkonce.sink.protocol import PLAIN
 from sparkonce.store.protocol import Claim, View
 from store.samples import Key
@@ -152,6 +152,28 @@ def test_an_opaque_job_whose_only_launch_was_refused_never_ran(tmp_path: Path, b
     failure, unknown = ended.result.failure, "" if before == "nothing" else "outcome unknown; "
     assert (failure.class_, failure.message) == ("Permanent", f"{unknown}unknown field")
     assert made.applications.launched == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_opaque_job_whose_launch_and_placeholder_are_refused_never_ran(tmp_path: Path, *, lost: bool) -> None:
+    """An admission policy refuses both. If an earlier request of the attempt may have arrived, the job is held: its name stays free."""
+    made = owner(tmp_path)
+    granted, drive = made.granted, made.drive()
+    drive.opened(granted.record, granted.prepared.spec)
+    if lost:
+        made.applications.errors = [LaunchUnavailable("no answer")]
+        with pytest.raises(LaunchUnavailable):
+            run(drive.run(granted.record, granted.claim))
+    made.applications.errors, made.applications.unplaceable = [LaunchRefused("every driver has a team")], True
+
+    ended = run(drive.run(granted.record, granted.claim))
+
+    assert isinstance(ended, Ended)
+    if lost:
+        assert (ended.record.state, ended.record.held) == (State.HELD, HeldReason.CANNOT_PLACE)
+        return
+    assert ended.result is not None and ended.result.failure is not None
+    assert (ended.result.failure.class_, ended.result.failure.message) == ("Permanent", "every driver has a team")
 
 
 def test_a_launch_that_is_not_possible_now_is_raised_and_costs_nothing(tmp_path: Path) -> None:

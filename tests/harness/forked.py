@@ -79,8 +79,14 @@ class _Template:
         self.of_python = _of_python(os.environ)
         self.pid, self._socket, self._asking = os.getpid(), ours, threading.Lock()
         code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from harness.forked import serve; serve({theirs.fileno()})"
+        # Without PYTHONPATH: it may be that of the test which happens to be the first to start a process.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
         )
         theirs.close()
         atexit.register(self._end)
@@ -195,13 +201,11 @@ def _become(asked: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
     for file in files:
         if file > 2:
             os.close(file)
-    ours = _search_path(os.environ)
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
     sys.argv = ["sparkonce", *asked["arguments"]]
-    theirs = _search_path(asked["environment"])
-    sys.path[:] = [asked["folder"], *theirs, *(each for each in sys.path[1:] if each not in ours)]  # as `-m` has it
+    sys.path[:] = [asked["folder"], *_search_path(asked["environment"]), *sys.path[1:]]  # as `-m` has it
     _forget_another()
     runpy.run_module("sparkonce", run_name="__main__", alter_sys=True)
     sys.exit(0)

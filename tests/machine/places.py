@@ -177,7 +177,8 @@ class Launches:
         )
         return seen
 
-    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped:
+    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped:
+        del timeout, proof
         await self._ask("mark", assignment, lambda: self._world.applications.mark(assignment))
         seen: ApplicationState | None = await self._ask(
             "end", assignment, lambda: self._world.applications.end(assignment.name)

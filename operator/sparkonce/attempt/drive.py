@@ -55,6 +55,8 @@ MOUNTS = 10.0
 """Seconds between two observations of a driver that waits for its volumes: why it does changes nothing that a watch reports."""
 LISTENS = 10.0
 """Seconds between two reads of a running driver's heartbeat and progress."""
+_NOT_RUNNING_YET = (None, Phase.ACCEPTED, Phase.STARTING, Phase.HELD)
+"""What the record says of an attempt whose driver was never seen to run."""
 
 
 @dataclass(frozen=True)
@@ -346,6 +348,9 @@ class Drive:
             end = rows.wants_end(record, observation)
             found = await settler.verdict(record, job, assignment, end=end)
             if isinstance(found, Decision):
+                if (nothing := await self._never_started(record, job, assignment, found)) is not None:
+                    await self.conclude(record, claim, job, observation, settlement=nothing)
+                    return
                 self.on_decision(record, found, observation)
                 settlement = await self.advance_settle_runs(record, claim, assignment, settler, found, end=end)
                 if settlement is None:
@@ -358,12 +363,39 @@ class Drive:
         try:
             stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
             note = stopped.message if isinstance(stopped, StillThere) else ""
-            verdict = opaque_verdict(record, stopped, never_created=self._refused == record.nonce)
+            verdict = opaque_verdict(record, stopped, never_created=self._never_created(record))
             settlement = Settlement(verdict, {}, note)
         except LaunchRefused as refused:
             settlement = Settlement(Verdict.CANNOT_PLACE, {}, str(refused))
+            if self._never_created(record):
+                settlement = Settlement(Verdict.NONE, {})
         failpoints.hit("engine.stop.after")
         await self.conclude(record, claim, job, observation, settlement=settlement)
+
+    def _never_created(self, record: Record) -> bool:
+        """Whether the refusal of the attempt's only launch proves that nothing was created for it. An admission policy that refuses the
+        launch may refuse the placeholder, too, which would hold the name: no other request that could take it was ever sent."""
+        return self._refused == record.nonce and record.application is None
+
+    async def _never_started(
+        self, record: Record, job: DrivenJob, assignment: Assignment, decision: Decision
+    ) -> Settlement | None:
+        """The verdict on an attempt that provably never ran, in place of a settle run: that has the job's image, volumes and account, and
+        what kept the driver from starting would keep it, too. None: the attempt may have run, or one before it has, whose commits only the
+        outputs show.
+
+        Nothing is fenced, and nothing has to be: the attempt is stopped under its name, so no driver will ever have its token."""
+        begins = isinstance(decision.action, rows.BeginSettleRun) and record.phase in _NOT_RUNNING_YET
+        ours = record.bound is None and record.intent is None
+        if not (begins and ours and never_ran(record) is not None):
+            return None
+        try:
+            stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout, proof=True)
+            verdict = opaque_verdict(record, stopped, never_created=self._never_created(record))
+        except LaunchRefused:
+            verdict = Verdict.NONE if self._never_created(record) else Verdict.CANNOT_PLACE
+        failpoints.hit("engine.stop.after")
+        return Settlement(verdict, {}) if verdict is Verdict.NONE else None
 
     async def advance_settle_runs(
         self, record: Record, claim: Claim, assignment: Assignment, settler: Settler, decision: Decision, *, end: bool
@@ -434,7 +466,7 @@ class Drive:
                 await self.write(record, claim, record.changed(state=State.HELD, held=reason, note=said), event)
             case rows.Grant(attempt, counted, not_before):
                 none = settlement is not None and settlement.verdict is Verdict.NONE
-                nothing = never_ran(record) if none and not job.policy.declared else None
+                nothing = never_ran(record) if none and settlement is not None and not settlement.slots else None
                 await self.grant(
                     record,
                     claim,
@@ -496,7 +528,7 @@ class Drive:
             result = succeeded(record, end, settlement, sinks=job.sinks, reports=reports, now=now)
             retention = job.policy.retention_succeeded
         else:
-            result = failed(record, end, observation, settlement, now, declared=job.policy.declared)
+            result = failed(record, end, observation, settlement, now)
             retention = job.policy.retention_failed
         failpoints.hit("engine.finalize.before")
         self._known = None  # whatever the answer: a follower may have attached meanwhile

@@ -107,15 +107,15 @@ def succeeded(
     )
 
 
-def _of_nothing(record: Record, *, declared: bool) -> str:
+def _of_nothing(record: Record, settlement: Settlement) -> str:
     """The evidence of a generation whose last attempt took no effect; empty where an earlier attempt may have taken one."""
-    if declared:
+    if settlement.slots:
         return FENCED_EMPTY
     return NEVER_RAN if never_ran(record) is not None else ""
 
 
 def never_ran(record: Record) -> NoEffect | None:
-    """Proof that no attempt of an opaque job ran, given that the current one did not; None if an earlier one may have."""
+    """Proof that no attempt of the generation ran, given that the current one did not; None if an earlier one may have."""
     before = NoEffect(generation=record.generation, attempt=record.attempt - 1)
     chained = record.attempt == 1 or record.no_effect == before
     return NoEffect(generation=record.generation, attempt=record.attempt) if chained else None
@@ -127,13 +127,11 @@ def failed(
     observation: Observation,
     settlement: Settlement | None,
     now: float,
-    *,
-    declared: bool = True,
 ) -> Result:
-    """The result of a generation that failed or was cancelled. `declared`: of a job with outputs."""
+    """The result of a generation that failed or was cancelled."""
     seen = observation.seen
-    no_effect = settlement is not None and settlement.verdict is Verdict.NONE
-    kind = "NoEffect" if no_effect and end.why == "Completed" else str(end.why or "Unknown")
+    nothing = _of_nothing(record, settlement) if settlement is not None and settlement.verdict is Verdict.NONE else None
+    kind = "NoEffect" if nothing is not None and end.why == "Completed" else str(end.why or "Unknown")
     message = end.note or kind
     if kind == "NoEffect":
         message = "the application completed and committed nothing; write its declared outputs with job.write()"
@@ -142,7 +140,7 @@ def failed(
         outcome=end.outcome,
         generation=record.generation,
         attempts=record.attempt,
-        evidence=(no_effect and _of_nothing(record, declared=declared)) or end.note,
+        evidence=nothing or end.note,
         started_at=record.created_at,
         finished_at=now,
         failure=Failure(class_=kind, message=message, log_tail=tail),

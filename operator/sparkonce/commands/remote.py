@@ -37,8 +37,8 @@ class RemoteLauncher:
         del assignment, noted
         return None
 
-    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped:
-        del assignment, timeout
+    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped:
+        del assignment, timeout, proof
         return Stopped(None)
 
 

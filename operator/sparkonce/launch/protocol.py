@@ -111,9 +111,10 @@ class Launcher(Protocol):
         """
         ...
 
-    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
+    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:
         """Marks the application as stopping, then ends it. If there is none, creates a placeholder with its name first, so that a delayed
-        create of a frozen operator finds the name taken. timeout: seconds."""
+        create of a frozen operator finds the name taken. timeout: seconds. proof: holds the names until it is certain whether a driver
+        ran, as for an attempt of an opaque job, also if declared outputs would tell; the answer may have `never_ran` then."""
         ...
 
 

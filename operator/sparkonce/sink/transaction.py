@@ -23,7 +23,8 @@ from sparkonce.sink.sealed import OutputRule, sealed_slots
 
 @dataclass(frozen=True)
 class Settlement:
-    """The final effect of an attempt. `slots`: the committed slot of each output, or None if it can never have one."""
+    """The final effect of an attempt. `slots`: the committed slot of each output, or None if it can never have one; empty where no output
+    was asked, because the job declares none or the attempt provably never ran."""
 
     verdict: Verdict
     slots: Mapping[str, Slot | None]

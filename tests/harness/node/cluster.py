@@ -43,7 +43,7 @@ from harness.binaries import (
 from harness.child import Child, NotStarted
 from harness.eventually import assert_eventually
 from harness.kube_api import CRDS, Api, ApiError, Json, holds, path_of
-from harness.node import packages
+from harness.node import packages, webhook
 from harness.node.cgroups import Cgroups
 from harness.node.containers import Containers, remove
 from harness.node.images import archives
@@ -81,7 +81,9 @@ class RealCluster:
             self._child(name, [*find(name), *flags])
         self._child("coredns", [str(binary(COREDNS)), "-conf", str(self._corefile())])
         submits = spark_environment(self.kubeconfig, NODE, str(PORT))
-        self._child("spark-operator", [str(binary(SPARK_OPERATOR_PROGRAM)), *spark_operator()], submits)
+        program = str(binary(SPARK_OPERATOR_PROGRAM))
+        self._child("spark-operator", [program, *spark_operator()], submits)
+        self._child("spark-webhook", [program, *webhook.command(folder)], {"KUBECONFIG": str(self.kubeconfig)})
 
     # --- options of each part
 
@@ -260,6 +262,10 @@ class RealCluster:
         assert_eventually(lambda: all(map(self._discovered, kinds)), START_TIMEOUT)
         self.children["spark-operator"].start()
         self.children["kubelet"].until(self.node_ready, START_TIMEOUT)
+        for body in webhook.objects():
+            self.api.apply(body)
+        self.children["spark-webhook"].start()
+        self.children["spark-webhook"].until(lambda: webhook.ready(self.api), START_TIMEOUT)
         for name, child in self.children.items():
             if not child.running:
                 raise NotStarted(f"{name} ended while the cluster started: {child.last_words()}")
@@ -337,7 +343,9 @@ class RealCluster:
 
     def close(self) -> None:
         self.api.close()
-        for name in ("spark-operator", "coredns", "kube-scheduler", "kube-controller-manager", "kubelet", "kube-proxy"):
+        for name in (
+            "spark-operator", "spark-webhook", "coredns", "kube-scheduler", "kube-controller-manager", "kubelet", "kube-proxy",
+        ):  # fmt: skip
             self.children[name].kill()
         self.containers.close()
         self.cgroups.close()

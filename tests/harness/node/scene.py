@@ -69,13 +69,12 @@ class Scene:
         """A job that writes `rows` numbers into its own table when the gate of its name opens, and then ends or waits for `<name>.end`."""
         arguments = ["--gate", f"{SHARED}/gates/{name}", "--rows", str(rows)]
         arguments += ["--end", f"{SHARED}/gates/{name}.end"] if end else []
-        arguments += ["--tasks", str(max(1, executors))]
+        arguments += ["--tasks", str(max(1, executors)), *([] if executors else ["--local"])]
         arguments += ["--failpoints", failpoints, "--once", f"{SHARED}/once/{name}"] if failpoints else []
         conf = {
             "spark.kubernetes.executor.useDriverPodIP": "true",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
-            **({} if executors else {"spark.kubernetes.driver.master": "local[1]"}),
         }
         for role in ("driver", "executor"):
             conf[f"spark.{role}.defaultJavaOptions"] = SHORT_LIVED

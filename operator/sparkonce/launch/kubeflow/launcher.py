@@ -87,7 +87,7 @@ class KubeflowLauncher:
         """
         job = _job(assignment)
         namespace = self.namespace_of(assignment)
-        since = self.pods.version(namespace) if self.pods is not None and opaque(assignment) else None
+        since = self.pods.version(namespace) if self.pods is not None else None
         objects = await self.objects_of(assignment)
         body = application(assignment, job, objects, namespace=namespace, pods_since=since)
         return await self._create(assignment, assignment.name, body, strict=True, job=job)
@@ -187,7 +187,7 @@ class KubeflowLauncher:
             return None, None
         return applications.get(namespace, name), pods.get(namespace, driver_pod_name(name))
 
-    async def stop(self, assignment: Assignment, *, timeout: float) -> Stopped | StillThere:
+    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:
         """See `Launcher.stop`.
 
         Raises:
@@ -200,6 +200,7 @@ class KubeflowLauncher:
             namespace=namespace,
             objects_of=self.objects_of,
             timeout=timeout,
+            proof=proof or opaque(assignment),
         )
         pause, at_once = FIRST_PAUSE, 0
         while True:

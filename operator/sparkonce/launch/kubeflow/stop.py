@@ -4,15 +4,15 @@
     none                                                 create a placeholder with its name; next pass
     foreign                those with our nonce: delete  none left: Stopped
     ours, not ended        any that may run: delete      mark and suspend it first; next pass
-    ours, suspended/ended  any that may run: delete      none left: Stopped; opaque: a stub takes the driver pod's name first
+    ours, suspended/ended  any that may run: delete      none left: Stopped; for a proof a stub takes the driver pod's name first
 
 Every pass starts from the observed state, so any process can continue after a crash, a lost reply, a concurrent owner, or a request that is
 applied an hour late. Each write names its precondition (UID, resourceVersion) or creates a unique name.
 
-For an opaque job the absence of pods is not final while a submission may be in flight: the Spark operator must have reported Suspended, or
-an end, *before* the pods were read, and then the create of the stub decides: either it takes the driver pod's name, or a driver exists that
-was not observed. A queue that resumes the application later finds the stub, too. Jobs with declared outputs do not need this, because
-settling has made the attempt final; there a submission in flight is given `COURTESY` seconds.
+For an opaque job, or where a proof is asked for, the absence of pods is not final while a submission may be in flight: the Spark operator
+must have reported Suspended, or an end, *before* the pods were read, and then the create of the stub decides: either it takes the driver
+pod's name, or a driver exists that was not observed. A queue that resumes the application later finds the stub, too. An attempt that was
+settled at its outputs does not need this, because settling has made it final; there a submission in flight is given `COURTESY` seconds.
 
 Ended pods are never deleted: their exit code is evidence. For the same reason an application whose driver has ended by itself is not
 suspended at once, because the Spark operator deletes the driver pod of a suspended application: the operator gets time to record the end.
@@ -37,7 +37,6 @@ from sparkonce.launch.kubeflow.labels import (
     as_map,
     driver_pod_name,
     nonce_of,
-    opaque,
     rewound,
     text_of,
 )
@@ -87,6 +86,8 @@ class Stopping:
     namespace: str
     objects_of: Callable[[Assignment], Awaitable[Sequence[Wanting]]]
     timeout: float
+    proof: bool = False
+    """Whether to find out if a driver ran. Without it, declared outputs tell."""
     _evidence: Json | None = field(default=None, init=False)
     """The driver pod after it ended by itself: final evidence, even if the pod is deleted later."""
     _stub: Json | None = field(default=None, init=False)
@@ -129,7 +130,7 @@ class Stopping:
     async def _may_still_start(self, application: Json, driver: Json | None, uid: str, waited: float) -> NotYet | None:
         """Decides whether the absence of pods is final."""
         over = submission_over(application, self.assignment)
-        if not opaque(self.assignment):
+        if not self.proof:
             return None if over or waited >= COURTESY else NotYet("it may still be submitted")
         if not over:
             return NotYet("the Spark operator has not said that it will not submit it")

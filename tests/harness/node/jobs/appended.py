@@ -20,9 +20,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--tasks", type=int, default=1)
     parser.add_argument("--table", required=True)
+    parser.add_argument("--local", action="store_true", help="the driver is its own executor")
     args = parser.parse_args()
 
-    spark = SparkSession.builder.getOrCreate()
+    spark = (SparkSession.builder.master("local[1]") if args.local else SparkSession.builder).getOrCreate()
     attempt = 1 + len(list(args.gate.parent.glob(f"{args.gate.name}.began-*")))
     mark(args.gate, attempt, "began")
     until(args.gate)

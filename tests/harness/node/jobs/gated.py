@@ -23,12 +23,13 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=1)
     parser.add_argument("--failpoints", default="", help="as SPARKONCE_FAILPOINTS, once in all attempts")
     parser.add_argument("--once", default="", help="the folder that remembers which were hit")
+    parser.add_argument("--local", action="store_true", help="the driver is its own executor")
     args = parser.parse_args()
 
     # No job may set these for itself; its code may, before sparkonce reads them.
     os.environ.update(SPARKONCE_FAILPOINTS=args.failpoints, SPARKONCE_FAILPOINTS_ONCE=args.once)
     job = sparkonce.current()
-    spark = SparkSession.builder.getOrCreate()
+    spark = (SparkSession.builder.master("local[1]") if args.local else SparkSession.builder).getOrCreate()
     mark(args.gate, job.attempt, "began")
     until(args.gate)
     job.write(spark.range(0, args.rows, 1, args.tasks).toDF("n"), "rows")

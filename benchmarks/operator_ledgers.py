@@ -1,0 +1,128 @@
+"""Compares PostgreSQL with etcd as the operator's ledger: jobs per minute, and one reservation, in the same run.
+
+Two operators run beside each other on one API server, each with its own ledger and namespace; only one of them has jobs at a time. Both
+ledgers keep their data on the measured disk and flush every commit, as in production. A pair of reservations is OPERATIONS fresh keys
+each, one at a time and then OUTSTANDING at a time, by the asynchronous store that an operator uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+from measure import Row, WrongEffect, measured
+from operator_reserve import FSYNC, OUTSTANDING
+from operator_stage import Stage, stage_on
+
+from attempt import prepared
+from harness.apiserver import started_cluster
+from harness.etcd import running
+from harness.ledgers import url_of
+from harness.postgres import PostgresServer
+from sparkonce.store.open import open_shared
+from sparkonce.store.protocol import IdempotencyStore, Lease, Owned
+
+OURS, RAW = "PostgreSQL", "etcd"
+OPERATIONS, SINGLE = 320, 160
+"""Reservations of one side of a pair, and how many of them run one at a time."""
+
+
+@dataclass
+class OperatorLedgers:
+    """The part `operator-postgres`; `say` gets a line per pair."""
+
+    scratch: Path
+    pairs: int
+    say: Callable[[str], None]
+    jobs: int = 300
+
+    _runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+
+    def measure(self) -> list[Row]:
+        """Raises WrongEffect if a job did not end as Succeeded, or a key was not reserved."""
+        self.say(f"operator-postgres: {self.pairs} pairs of {self.jobs} jobs and of {OPERATIONS} reservations")
+        with ExitStack() as stack:
+            etcd = stack.enter_context(running(self.scratch, flags=[FSYNC]))
+            postgres = PostgresServer(fsync="on", full_page_writes="on")
+            stack.callback(postgres.close)
+            postgres.start()
+            urls = {OURS: url_of(postgres), RAW: url_of(etcd)}
+            reserved = self._reservations(urls)
+            cluster = stack.enter_context(started_cluster())
+            stages = {name: stage_on(stack, cluster, url, self.scratch / name) for name, url in urls.items()}
+            rates = measured(
+                {name: lambda stage=stage: self._rate(stage) for name, stage in stages.items()},  # type: ignore[misc] # a default in a lambda has no type
+                self.pairs,
+                self._told_rates,
+            )
+        rows = [Row(what="operator-postgres: apply to finalized", unit="jobs/min", ours=rates[OURS], raw=rates[RAW])]
+        for place, what in enumerate(("reserve, one at a time", f"reserve, {OUTSTANDING} outstanding")):
+            ours, raw = ([times[place] for times in reserved[name]] for name in (OURS, RAW))
+            rows.append(Row(what=f"operator-postgres: {what}", unit="ms", ours=ours, raw=raw))
+        return rows
+
+    def _rate(self, stage: Stage) -> float:
+        seen = stage.jobs(self.jobs)
+        if seen["ends"] != {"Succeeded": self.jobs}:
+            raise WrongEffect(f"of {self.jobs} jobs, these ended so: {seen['ends']}")
+        return float(60 * self.jobs / seen["seconds"])
+
+    def _reservations(self, urls: Mapping[str, str]) -> dict[str, list[tuple[float, float]]]:
+        with self._runner:
+            stores = {name: open_shared(url, install="bench-keys", by="the benchmark") for name, url in urls.items()}
+            leases = {name: self._runner.run(store.open_lease(owner="benchmark")) for name, store in stores.items()}
+            found = measured(
+                {
+                    name: lambda name=name: self._runner.run(self._timed(stores[name], leases[name]))  # type: ignore[misc] # a default in a lambda has no type
+                    for name in stores
+                },
+                self.pairs,
+                self._told_times,
+            )
+            for store in stores.values():
+                self._runner.run(store.close())
+        return found
+
+    async def _timed(self, store: IdempotencyStore, lease: Lease) -> tuple[float, float]:
+        """Milliseconds per reservation: the median one at a time, and the mean with OUTSTANDING at a time."""
+        requests = [prepared(self.scratch).request(uuid4().hex) for _ in range(OPERATIONS)]
+
+        async def reserve(number: int) -> None:
+            reply = await store.reserve(requests[number], lease=lease, floor=0)
+            if not isinstance(reply, Owned):
+                raise WrongEffect(f"a fresh key was not reserved: {type(reply).__name__}")
+
+        single = []
+        for number in range(SINGLE):
+            began = perf_counter()
+            await reserve(number)
+            single.append(perf_counter() - began)
+        left = iter(range(SINGLE, OPERATIONS))
+
+        async def work() -> None:
+            for number in left:
+                await reserve(number)
+
+        began = perf_counter()
+        await asyncio.gather(*(work() for _ in range(OUTSTANDING)))
+        return 1000 * median(single), 1000 * (perf_counter() - began) / (OPERATIONS - SINGLE)
+
+    def _told_rates(self, pair: int, found: Mapping[str, float]) -> None:
+        self._told(pair, ", ".join(f"{name} {rate:.0f} jobs a minute" for name, rate in found.items()))
+
+    def _told_times(self, pair: int, found: Mapping[str, tuple[float, float]]) -> None:
+        self._told(pair, ", ".join(f"{name} {one:.2f} and {many:.2f} ms" for name, (one, many) in found.items()))
+
+    def _told(self, pair: int, what: str) -> None:
+        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        self.say(f"operator-postgres: {which}: {what}")
+
+    def dump(self) -> dict[str, Any]:
+        return {"jobsPerRun": self.jobs, "operationsPerPair": OPERATIONS, "outstanding": OUTSTANDING}

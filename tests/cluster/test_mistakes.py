@@ -1,0 +1,193 @@
+"""Twenty mistakes of everyday life on a real cluster: the status names the cause, and the corrected job runs without an administrator."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from harness.binaries import find
+from harness.child import Child
+from harness.eventually import assert_eventually
+from harness.kube_api import ApiError
+from harness.node.cluster import RealCluster
+from harness.node.mistakes import MISTAKES, REGISTRY_PORT, Mistake, ended
+from harness.node.release import NAMESPACE, Release
+from harness.node.scene import LONG, Scene, remove, scene_of
+from harness.patience import completed
+from sparkonce.launch.kubernetes import JOBS
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+JOB = "load"
+USER = "sparkonce-user"
+"""The account whose token the plugin sends; `edit` may cancel."""
+GATEWAY = ("--gateway-namespace", NAMESPACE, "--service", "sparkonce-gateway")
+AT_ONCE = 5
+"""Mistakes that are made side by side: each spark-submit and each driver takes seconds of a core."""
+NAMED = 90.0
+"""Seconds until the status names the cause: three times what is promised, since two cores carry all."""
+LOOK = 0.5
+REGISTRY = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Refusing(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="private"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    do_HEAD = do_GET
+HTTPServer(("127.0.0.1", {port}), Refusing).serve_forever()
+"""
+
+
+@dataclass
+class Case:
+    name: str
+    mistake: Mistake
+    scene: Scene
+    plugin: Callable[..., None]
+    began: float = 0.0
+    said: str = ""
+    after: float | None = None
+    """Seconds from its apply to the sentence."""
+    remedies: list[str] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Applies the mistaken job. An API server that refuses it has named the cause."""
+        self.mistake.before(self.scene)
+        self.began = time.monotonic()
+        try:
+            self.scene.cluster.api.apply(self.mistake.mistaken(self.scene.job(JOB)))
+        except ApiError as refusal:
+            self.hears(str(refusal))
+
+    def hears(self, said: str) -> None:
+        self.said = said
+        if self.after is None and re.search(self.mistake.cause, said):
+            self.after = time.monotonic() - self.began
+
+    def named(self) -> bool:
+        if self.after is None:
+            self.hears(str(self.scene.status(JOB).get("message", "")))
+        return self.after is not None
+
+    def correct(self) -> None:
+        """Applies the right job; what a mismatch or a failure needs beyond that is what the status says."""
+        self.mistake.after(self.scene)
+        if self.name == "namespace ending":
+            ended(self.scene)
+            self.scene = scene_of(self.scene.cluster)
+            self.remedies.append("another namespace")
+        api = self.scene.cluster.api
+        if self.mistake.cancelled:
+            self.remedies.append("cancel")
+            here, key = ("-n", self.scene.namespace), self.scene.status(JOB)["key"]
+            self.plugin("create", "serviceaccount", USER, *here)
+            whose = f"--serviceaccount={self.scene.namespace}:{USER}"
+            self.plugin("create", "rolebinding", USER, "--clusterrole=edit", whose, *here)
+            self.plugin("sparkonce", "cancel", key, "--reason", "a wrong node", *here, *GATEWAY)
+        self.scene.open(JOB)
+        api.apply(self.right())
+
+    def right(self) -> dict[str, object]:
+        made = self.scene.job(JOB)
+        if self.name == "refused by a policy":
+            made["spec"]["template"]["spec"]["driver"]["labels"] = {"team": "flights"}
+        return made
+
+    def succeeded(self) -> bool:
+        """Whether it is done; does what the status asks of its author."""
+        status = self.scene.status(JOB)
+        phase, current = status.get("phase"), status.get("observedGeneration")
+        api, known = self.scene.cluster.api, self.scene.cluster.api.get(JOBS, JOB, self.scene.namespace)
+        if known is None or current != known["metadata"]["generation"]:
+            return False
+        if phase == "Mismatch" and status.get("onMismatch") and "Supersede" not in self.remedies:
+            self.remedies.append("Supersede")
+            api.patch(JOBS, JOB, {"spec": {"onMismatch": "Supersede"}}, namespace=self.scene.namespace)
+        if phase in ("Failed", "Cancelled") and "rerun" not in self.remedies:
+            self.remedies.append("rerun")
+            asked = {"metadata": {"annotations": {"sparkonce.dev/rerun": "corrected"}}}
+            api.patch(JOBS, JOB, asked, namespace=self.scene.namespace)
+        assert phase != "Held", status.get("message")
+        return phase == "Succeeded"
+
+
+@pytest.fixture
+def registry(cluster: RealCluster, tmp_path: Path) -> Iterator[None]:
+    """A registry on the node that lets nobody in."""
+    script = tmp_path / "registry.py"
+    script.write_text(REGISTRY.format(port=REGISTRY_PORT))
+    child = Child("registry", cluster.network.inside(["python3", str(script)]), tmp_path / "registry.log")
+    child.start()
+    yield
+    child.kill()
+
+
+@pytest.fixture
+def plugin(cluster: RealCluster, tmp_path: Path) -> Callable[..., None]:
+    """kubectl with the plugin."""
+    program = tmp_path / "bin" / "kubectl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(find("kubectl"))} "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def run(*arguments: str) -> None:
+        environment = {**os.environ, "PATH": path, "KUBECONFIG": str(cluster.kubeconfig)}
+        done = completed([str(program), *arguments], 120, env=environment)
+        assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stderr.strip() or done.stdout}"
+
+    return run
+
+
+@pytest.mark.timeout(600)  # ten drivers on two cores
+@pytest.mark.parametrize("first", range(0, len(MISTAKES), AT_ONCE))
+@pytest.mark.usefixtures("registry")
+def test_each_mistake_is_named_and_its_correction_runs(
+    cluster: RealCluster, release: Release, first: int, plugin: Callable[..., None], say: Callable[[str], None]
+) -> None:
+    """No effect before the correction, every row once after it, and no verdict was asked of an administrator."""
+    release.until_ready()
+    names = list(MISTAKES)[first : first + AT_ONCE]
+    cases = [Case(name, MISTAKES[name], scene_of(cluster), plugin) for name in names]
+    try:
+        play(cases, say)
+    finally:
+        for each in cases:
+            remove(each.scene)
+
+
+def play(cases: Sequence[Case], say: Callable[[str], None]) -> None:
+    for each in cases:
+        with zipfile.ZipFile(each.scene.shared / "jobs" / "empty.jar", "w") as jar:
+            jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+        each.send()
+
+    def named() -> None:
+        silent = [each for each in cases if not each.named()]
+        assert not silent, "; ".join(f"{each.name}: {each.said!r}" for each in silent)
+
+    def succeeded() -> None:
+        waiting = [each for each in cases if not each.succeeded()]
+        assert not waiting, "; ".join(f"{each.name}: {each.scene.status(JOB).get('message')!r}" for each in waiting)
+
+    assert_eventually(named, NAMED, interval=LOOK)
+    for each in cases:
+        assert not each.scene.rows(JOB)
+        each.correct()
+    assert_eventually(succeeded, LONG, interval=LOOK)
+    for each in cases:
+        each.scene.once(JOB)
+        assert each.after is not None
+        how = ", ".join(["edit", *each.remedies])
+        say(f"{each.name}: {each.after:.0f} s: {each.said.strip()[:300]} | {how}")
