@@ -12,26 +12,18 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
-from uuid import uuid4
 
 from measure import Row, WrongEffect, measured
-from operator_reserve import FSYNC, OUTSTANDING
+from operator_reserve import FSYNC, OPERATIONS, OUTSTANDING, Times, reservations, timed
 from operator_stage import Stage, stage_on
 
-from attempt import prepared
 from harness.apiserver import started_cluster
 from harness.etcd import running
-from harness.ledgers import url_of
 from harness.postgres import PostgresServer
 from sparkonce.store.open import open_shared
-from sparkonce.store.protocol import IdempotencyStore, Lease, Owned
 
 OURS, RAW = "PostgreSQL", "etcd"
-OPERATIONS, SINGLE = 320, 160
-"""Reservations of one side of a pair, and how many of them run one at a time."""
 
 
 @dataclass
@@ -53,7 +45,7 @@ class OperatorLedgers:
             postgres = PostgresServer(fsync="on", full_page_writes="on")
             stack.callback(postgres.close)
             postgres.start()
-            urls = {OURS: url_of(postgres), RAW: url_of(etcd)}
+            urls = {OURS: postgres.url, RAW: f"etcd://{etcd.one.address}"}
             reserved = self._reservations(urls)
             cluster = stack.enter_context(started_cluster())
             stages = {name: stage_on(stack, cluster, url, self.scratch / name) for name, url in urls.items()}
@@ -74,13 +66,15 @@ class OperatorLedgers:
             raise WrongEffect(f"of {self.jobs} jobs, these ended so: {seen['ends']}")
         return float(60 * self.jobs / seen["seconds"])
 
-    def _reservations(self, urls: Mapping[str, str]) -> dict[str, list[tuple[float, float]]]:
+    def _reservations(self, urls: Mapping[str, str]) -> dict[str, list[Times]]:
         with self._runner:
             stores = {name: open_shared(url, install="bench-keys", by="the benchmark") for name, url in urls.items()}
             leases = {name: self._runner.run(store.open_lease(owner="benchmark")) for name, store in stores.items()}
             found = measured(
                 {
-                    name: lambda name=name: self._runner.run(self._timed(stores[name], leases[name]))  # type: ignore[misc] # a default in a lambda has no type
+                    name: lambda name=name: self._runner.run(
+                        timed(reservations(self.scratch, stores[name], leases[name]))
+                    )  # type: ignore[misc] # a default in a lambda has no type
                     for name in stores
                 },
                 self.pairs,
@@ -90,34 +84,10 @@ class OperatorLedgers:
                 self._runner.run(store.close())
         return found
 
-    async def _timed(self, store: IdempotencyStore, lease: Lease) -> tuple[float, float]:
-        """Milliseconds per reservation: the median one at a time, and the mean with OUTSTANDING at a time."""
-        requests = [prepared(self.scratch).request(uuid4().hex) for _ in range(OPERATIONS)]
-
-        async def reserve(number: int) -> None:
-            reply = await store.reserve(requests[number], lease=lease, floor=0)
-            if not isinstance(reply, Owned):
-                raise WrongEffect(f"a fresh key was not reserved: {type(reply).__name__}")
-
-        single = []
-        for number in range(SINGLE):
-            began = perf_counter()
-            await reserve(number)
-            single.append(perf_counter() - began)
-        left = iter(range(SINGLE, OPERATIONS))
-
-        async def work() -> None:
-            for number in left:
-                await reserve(number)
-
-        began = perf_counter()
-        await asyncio.gather(*(work() for _ in range(OUTSTANDING)))
-        return 1000 * median(single), 1000 * (perf_counter() - began) / (OPERATIONS - SINGLE)
-
     def _told_rates(self, pair: int, found: Mapping[str, float]) -> None:
         self._told(pair, ", ".join(f"{name} {rate:.0f} jobs a minute" for name, rate in found.items()))
 
-    def _told_times(self, pair: int, found: Mapping[str, tuple[float, float]]) -> None:
+    def _told_times(self, pair: int, found: Mapping[str, Times]) -> None:
         self._told(pair, ", ".join(f"{name} {one:.2f} and {many:.2f} ms" for name, (one, many) in found.items()))
 
     def _told(self, pair: int, what: str) -> None:

@@ -25,7 +25,7 @@ from harness.etcd import running
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.kv import Compare, Op, Put, TxnReply
 from sparkonce.store.etcd.store import EtcdStore
-from sparkonce.store.protocol import Lease, Owned
+from sparkonce.store.protocol import IdempotencyStore, Lease, Owned
 
 OPERATIONS = 320
 OUTSTANDING = 64
@@ -81,8 +81,8 @@ class OperatorReserve:
             lease = self._runner.run(store.open_lease(owner="benchmark"))
             found = measured(
                 {
-                    OURS: lambda: self._timed(self._reserving(store, lease)),
-                    RAW: lambda: self._timed(self._bare(store, other, lease)),
+                    OURS: lambda: self._runner.run(timed(reservations(self.scratch, store, lease))),
+                    RAW: lambda: self._runner.run(timed(self._bare(store, other, lease))),
                 },
                 self.pairs,
                 self._told,
@@ -96,19 +96,6 @@ class OperatorReserve:
             ours, raw = ([times[place] for times in found[name]] for name in (OURS, RAW))
             rows.append(Row(what=f"etcd: {what}", unit="ms", ours=ours, raw=raw, goal=goal))
         return rows
-
-    def _reserving(self, store: EtcdStore, lease: Lease) -> list[Call]:
-        def call() -> Call:
-            request = prepared(self.scratch).request(uuid4().hex)
-
-            async def reserve() -> None:
-                reply = await store.reserve(request, lease=lease, floor=0)
-                if not isinstance(reply, Owned):
-                    raise WrongEffect(f"a fresh key was not reserved: {type(reply).__name__}")
-
-            return reserve
-
-        return [call() for _ in range(OPERATIONS)]
 
     def _bare(self, store: EtcdStore, other: EtcdStore, lease: Lease) -> list[Call]:
         """The puts that `other` would send for fresh keys, with the one comparison that makes them exclusive."""
@@ -139,26 +126,6 @@ class OperatorReserve:
 
         return send
 
-    def _timed(self, calls: list[Call]) -> Times:
-        return self._runner.run(self._run(calls))
-
-    async def _run(self, calls: list[Call]) -> Times:
-        single = []
-        for call in calls[:SINGLE]:
-            began = perf_counter()
-            await call()
-            single.append(perf_counter() - began)
-        left = iter(calls[SINGLE:])
-
-        async def work() -> None:
-            for call in left:
-                await call()
-
-        began = perf_counter()
-        await asyncio.gather(*(work() for _ in range(OUTSTANDING)))
-        took = perf_counter() - began
-        return 1000 * median(single), 1000 * took / (len(calls) - SINGLE)
-
     def _told(self, pair: int, found: dict[str, Times]) -> None:
         which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
         what = ", ".join(
@@ -173,3 +140,36 @@ class OperatorReserve:
 
     def dump(self) -> dict[str, Any]:
         return {"operationsPerPair": OPERATIONS, "outstanding": OUTSTANDING, "bytes": self.bytes}
+
+
+def reservations(scratch: Path, store: IdempotencyStore, lease: Lease) -> list[Call]:
+    """OPERATIONS reservations of fresh keys. Each raises WrongEffect if its key was not reserved."""
+
+    def call() -> Call:
+        request = prepared(scratch).request(uuid4().hex)
+
+        async def reserve() -> None:
+            reply = await store.reserve(request, lease=lease, floor=0)
+            if not isinstance(reply, Owned):
+                raise WrongEffect(f"a fresh key was not reserved: {type(reply).__name__}")
+
+        return reserve
+
+    return [call() for _ in range(OPERATIONS)]
+
+
+async def timed(calls: list[Call]) -> Times:
+    single = []
+    for call in calls[:SINGLE]:
+        began = perf_counter()
+        await call()
+        single.append(perf_counter() - began)
+    left = iter(calls[SINGLE:])
+
+    async def work() -> None:
+        for call in left:
+            await call()
+
+    began = perf_counter()
+    await asyncio.gather(*(work() for _ in range(OUTSTANDING)))
+    return 1000 * median(single), 1000 * (perf_counter() - began) / (len(calls) - SINGLE)

@@ -360,17 +360,20 @@ class Drive:
             await self.stop(record, job, observation, settlement)
             await self.conclude(record, claim, job, observation, settlement=settlement)
             return
+        settlement = await self._stopped(record, job, assignment)
+        await self.conclude(record, claim, job, observation, settlement=settlement)
+
+    async def _stopped(self, record: Record, job: DrivenJob, assignment: Assignment) -> Settlement:
+        """Stops the attempt so that it is certain whether a driver ran. The verdict without a look at any output."""
         try:
-            stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout)
+            stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout, proof=True)
             note = stopped.message if isinstance(stopped, StillThere) else ""
             verdict = opaque_verdict(record, stopped, never_created=self._never_created(record))
-            settlement = Settlement(verdict, {}, note)
         except LaunchRefused as refused:
-            settlement = Settlement(Verdict.CANNOT_PLACE, {}, str(refused))
-            if self._never_created(record):
-                settlement = Settlement(Verdict.NONE, {})
+            never = self._never_created(record)
+            verdict, note = (Verdict.NONE, "") if never else (Verdict.CANNOT_PLACE, str(refused))
         failpoints.hit("engine.stop.after")
-        await self.conclude(record, claim, job, observation, settlement=settlement)
+        return Settlement(verdict, {}, note)
 
     def _never_created(self, record: Record) -> bool:
         """Whether the refusal of the attempt's only launch proves that nothing was created for it. An admission policy that refuses the
@@ -389,13 +392,8 @@ class Drive:
         ours = record.bound is None and record.intent is None
         if not (begins and ours and never_ran(record) is not None):
             return None
-        try:
-            stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout, proof=True)
-            verdict = opaque_verdict(record, stopped, never_created=self._never_created(record))
-        except LaunchRefused:
-            verdict = Verdict.NONE if self._never_created(record) else Verdict.CANNOT_PLACE
-        failpoints.hit("engine.stop.after")
-        return Settlement(verdict, {}) if verdict is Verdict.NONE else None
+        settlement = await self._stopped(record, job, assignment)
+        return settlement if settlement.verdict is Verdict.NONE else None
 
     async def advance_settle_runs(
         self, record: Record, claim: Claim, assignment: Assignment, settler: Settler, decision: Decision, *, end: bool
@@ -465,8 +463,8 @@ class Drive:
                 )
                 await self.write(record, claim, record.changed(state=State.HELD, held=reason, note=said), event)
             case rows.Grant(attempt, counted, not_before):
-                none = settlement is not None and settlement.verdict is Verdict.NONE
-                nothing = never_ran(record) if none and settlement is not None and not settlement.slots else None
+                none = settlement is not None and settlement.verdict is Verdict.NONE and not settlement.slots
+                nothing = never_ran(record) if none else None
                 await self.grant(
                     record,
                     claim,

@@ -20,7 +20,6 @@ QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 GUESTS = Resource("", "v1", "configmaps", "ConfigMap")
 REGISTRY_PORT = 5000
 """Of a registry on the node that refuses everyone. containerd speaks HTTP to it, since it is at localhost."""
-DRIVER_CONTAINER = "spark-kubernetes-driver"
 POLICY_GROUP = "admissionregistration.k8s.io/v1"
 POLICY = "drivers-have-a-team"
 

@@ -7,6 +7,7 @@ ConfigMaps, pod templates, security contexts, schedulers.
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import zipfile
@@ -54,7 +55,7 @@ def make_programs(place: Path) -> None:
 
 def here(job: Json, namespace: str, shared: Path) -> Json:
     """The converted job, as it runs on the tests' node."""
-    made: Json = json.loads(json.dumps(job))
+    made: Json = copy.deepcopy(job)
     made["metadata"]["namespace"] = namespace
     spec: Any = made["spec"]["template"]["spec"]
     spec.update(image=SPARK, imagePullPolicy="Never", sparkVersion="4.1.1")
