@@ -175,7 +175,8 @@ def looks(stage: Stage) -> float:
 
 def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """An application that was deleted before it was bound makes the job Held with a sentence, and also a job without the binding. `--retry`
-    looks again and launches nothing; `--failed` ends the job, and only a rerun launches it."""
+    looks again and launches nothing; `--failed` ends the job, and only a rerun launches it, which the messages name: of the bound object
+    the command, of the other one the annotation."""
     app = Plain(stage, "absent", Script()).until("COMPLETED")
     file = stage.folder / "absent-job.yaml"
     (stage.folder / "absent.yaml").write_text(yaml.safe_dump(app.now()))
@@ -191,7 +192,9 @@ def test_what_is_not_there_is_held_and_a_person_decides(stage: Stage, capsys: py
     stage.until_record("absent", phase="Held")
     assert stage.applications("absent") == stage.applications("absent", placeholders=True) == []
     stage.cli("keys", "resolve", "absent", "--failed", "--reason", "it wrote nothing", "--yes")
-    stage.until("absent", "Failed")
+    again = f"; to run it again: kubectl sparkonce rerun absent -n {stage.namespace}"
+    assert stage.until("absent", "Failed")["message"].endswith(again)
+    assert stage.until("absent-later", "Failed")["message"].endswith("absent-later sparkonce.dev/rerun=REASON")
     assert stage.applications("absent") == []
     assert stage.cli("rerun", "absent").returncode == 0, stage.logs()
     stage.until("absent", "Succeeded", generation=2)

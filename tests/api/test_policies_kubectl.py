@@ -170,7 +170,7 @@ def test_kubectl_get_shows_what_became_of_each_job(stage: Stage) -> None:
 
 
 def test_kubectl_describe_shows_the_transitions(stage: Stage) -> None:
-    """Events of ours are listed under the object, with the sentence that says what to do."""
+    """Events of ours are listed under the object, with the command that runs it again. kubectl takes that command as it is printed."""
     stage.play("described", Script(exit_code=9))
     stage.send("described", "described")
     stage.until("described", "Failed")
@@ -179,11 +179,14 @@ def test_kubectl_describe_shows_the_transitions(stage: Stage) -> None:
         text = said(kubectl(stage, "describe", "idempotentjob", "described"))
         events = text.partition("Events:")[2]
         assert "Failed" in events, text
-        assert "sparkonce rerun described" in events
+        assert "described sparkonce.dev/rerun=REASON" in events
         assert "Warning" in events
         assert " sparkonce" in events
 
     assert_eventually(looks, IN_TIME, interval=0.3)
+    again = stage.status("described")["message"].partition("; to run it again: kubectl ")[2]
+    assert "annotated" in said(kubectl(stage, *shlex.split(again)))
+    stage.until("described", "Failed", generation=2)
 
 
 def test_kubectl_apply_twice_is_unchanged(stage: Stage) -> None:

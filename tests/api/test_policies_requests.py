@@ -248,7 +248,7 @@ def test_a_suspended_job_that_is_deleted_is_cancelled(stage: Stage) -> None:
 @pytest.mark.operator
 def test_a_result_that_is_gone_is_said_and_run_again_only_on_purpose(stage: Stage, tmp_path: Path) -> None:
     """A new object of a finished job whose table was deleted has ResultGone instead of Complete, and an event; nothing runs until
-    `sparkonce rerun`. An object that already had the result keeps it."""
+    a person asks for it. An object that already had the result keeps it."""
     stage.play("gone", Script(code=writes_outputs(1, 2)))
     stage.send("gone-1", "gone", outputs=rows(tmp_path / "table"))
     stage.until("gone-1", "Succeeded")
@@ -257,7 +257,7 @@ def test_a_result_that_is_gone_is_said_and_run_again_only_on_purpose(stage: Stag
     stage.until("gone-2", "Succeeded", role="Replay")
     assert stage.condition("gone-2", "ResultGone")["status"] == "True"
     assert stage.condition("gone-2", "Complete")["status"] == "False"
-    assert "sparkonce rerun gone" in stage.until_event("gone-2", "ResultGone")
+    assert "gone-2 sparkonce.dev/rerun=REASON" in stage.until_event("gone-2", "ResultGone")
     stage.settled("gone-1", "gone-2")
     assert stage.condition("gone-1", "Complete")["status"] == "True"
     assert len(stage.runs("gone")) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def arguments(stage: Stage, key: str) -> dict[str, list[str]]:
 
 def as_printed(stage: Stage, message: str) -> None:
     """Applies the effect of the `kubectl annotate` command in a message, after checking its words, with a reason in place of REASON."""
-    words = shlex.split(message[message.index("kubectl annotate") :])
+    words = shlex.split(message[message.index("kubectl annotate") :].partition("`")[0])
     assert words[:4] == ["kubectl", "annotate", "--overwrite", "idempotentjobs"] and words[4] == "-n"
     namespace, name, (annotation, _, text) = words[5], words[6], words[7].partition("=")
     assert (namespace, text) == (stage.namespace, "REASON")
@@ -100,6 +101,25 @@ def test_each_new_text_runs_what_stands_in_the_object_now(stage: Stage) -> None:
     assert second == f'{asked} 2) asks for it by {ANNOTATION}: "as it was printed"'
     explained = stage.cli("keys", "explain", "again").stdout
     assert "as it was printed" in explained
+
+
+def test_the_command_in_a_message_runs_the_job_again(stage: Stage, tmp_path: Path) -> None:
+    """As it is printed: of a job that failed, of one that was cancelled, and of one whose output is gone."""
+    stage.play("failed", Script(exit_code=3), attempt="g1-*")
+    stage.send("failed", "failed")
+    stage.play("stopped", Script(code=held(threading.Event())), attempt="g1-*")
+    stage.send("stopped", "stopped")
+    stage.play("missing", Script(code=writes_outputs(1, 2)))
+    stage.send("written", "missing", outputs=rows(tmp_path / "table"))
+    stage.until("written", "Succeeded")
+    shutil.rmtree(tmp_path / "table")
+    stage.send("missing", "missing", outputs=rows(tmp_path / "table"))
+    stage.until("stopped", "Running")
+    assert stage.cli("cancel", "stopped", "--reason", "the wrong month").returncode == 0
+    for name, phase in (("failed", "Failed"), ("stopped", "Cancelled"), ("missing", "Succeeded")):
+        as_printed(stage, stage.until(name, phase, generation=1)["message"])
+        stage.until(name, "Succeeded", generation=2, role="Leader")
+        assert len(stage.runs(name)) == 2
 
 
 def test_a_running_generation_ends_first_and_is_not_stopped(stage: Stage) -> None:

@@ -146,7 +146,7 @@ def test_a_job_that_fails(lives: Lives) -> None:
     stage.until("bad", "Failed")
     life = lives.of("bad")
     assert turns(life) == [IN_PROGRESS, FAILED]
-    assert "sparkonce rerun bad" in life[-1].kstatus_message
+    assert "sparkonce.dev/rerun=REASON" in life[-1].kstatus_message
     assert stage.condition("bad", "Stalled")["reason"] == "Failed"
     assert stage.condition("bad", "Ready")["status"] == "False"
     assert stage.cli("rerun", "bad").returncode == 0
@@ -269,7 +269,7 @@ def test_a_result_that_is_gone(lives: Lives, tmp_path: Path) -> None:
     stage.until("gone-2", "Succeeded")
     life = lives.of("gone-2", Succeeded=FAILED)
     assert turns(life) == [IN_PROGRESS, FAILED]
-    assert "sparkonce rerun gone" in life[-1].kstatus_message
+    assert "sparkonce.dev/rerun=REASON" in life[-1].kstatus_message
     assert turns(lives.of("gone-1")) == [IN_PROGRESS, CURRENT]
     assert stage.cli("rerun", "gone").returncode == 0
     stage.until_all("gone", "Succeeded")

@@ -40,7 +40,8 @@ CONVERTED = {
     "spark-pi-volcano.yaml": "IdempotentJob",
     "spark-pi-yunikorn.yaml": "IdempotentJob",
 }
-"""Converted, and not run: they need a GPU, a scheduler that the tests' node does not have, or a tick of the clock."""
+"""Converted, and not run: the first is about its requests for cores, which are replaced on the tests' node; the others need a scheduler
+that the node does not have, or a tick of the clock."""
 REFUSED = {
     "spark-pi-prometheus.yaml": "is not readable as YAML",  # its image is a pair of placeholders in braces
     "sparkconnect/spark-connect.yaml": "has no SparkApplication; it has SparkConnect",

@@ -22,6 +22,7 @@ from controller.key_objects import (
     told,
     view,
 )
+from harness.jobs import job
 from harness.manifests import document
 from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.rerun import digest
@@ -332,6 +333,14 @@ def test_an_object_as_the_api_server_returns_it() -> None:
     assert ObjectView.of(body(deletionTimestamp="2026-11-21T11:00:00Z"), wanted).deleting
     assert ObjectView.of(body(), wanted).fingerprints == got.fingerprints, "also before there is a record"
     assert ObjectView.of(body(), None).fingerprints == {}, "its spec is not valid"
+    assert not got.bound
+
+
+def test_an_object_knows_whether_it_follows_an_application() -> None:
+    """By its own `spec.bind`, whatever the record says."""
+    follows = job("nightly", key="nightly", bind={"application": "nightly", "uid": "app-1"})
+    follows["metadata"] |= {"namespace": "etl", "uid": "u1"}
+    assert ObjectView.of(follows, Desired.of(follows, realm="etl"), record=record()).bound
 
 
 def test_a_rule_that_came_later_does_not_refuse_what_was_answered() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from controller.key_strategies import objects as any_object
 from controller.key_strategies import policies, views
 from harness.memory_store import MemoryLease, MemoryStore
 from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.rerun import digest
+from sparkonce.attempt.rerun import ANNOTATION, digest
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import Opening, Plan, Relation, asked, place, plan
 from sparkonce.controller.rewind_guard import Witness, rewound
@@ -313,6 +314,23 @@ def test_an_edit_there_and_back_that_nobody_heard_is_no_request() -> None:
     ]
     cluster = asyncio.run(play(history))
     assert sum(times for by, times in cluster.opened.items() if len(by) == 3) == 1
+
+
+@pytest.mark.parametrize("end", ["fail", "cancel"])
+def test_the_annotation_that_a_message_prints_runs_the_job_again_once(end: str) -> None:
+    """The object of a generation that failed or was cancelled gets the printed text as its annotation: one generation more, however often
+    the object is looked at, and its result is in the status."""
+    both = ("look and act", "X", "A", None)
+    history = [("create", "X", "A", DEFAULT), both, (end, "X", "A", None), both]
+    said = asyncio.run(play(history)).objects["X"].status
+    assert (said["phase"], said["generation"]) == (str(ENDS[end]), 1)
+    _, _, text = str(said["message"]).partition(f" job-X {ANNOTATION}=")
+    cluster = asyncio.run(
+        play([*history, ("annotate", "X", text, None), both, both, ("succeed", "X", "A", None), both])
+    )
+    assert cluster.reran == {("X", "REASON"): 1}
+    said = cluster.objects["X"].status
+    assert (said["phase"], said["generation"], said["rerun"]) == ("Succeeded", 2, "REASON")
 
 
 def test_answered_objects_of_a_forgotten_key_open_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -29,9 +30,9 @@ from controller.key_objects import (
     view,
 )
 from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.rerun import digest
+from sparkonce.attempt.rerun import ANNOTATION, digest
 from sparkonce.controller.objects import ObjectView
-from sparkonce.controller.plan import asked
+from sparkonce.controller.plan import asked, plan
 from sparkonce.controller.status import STATUS_VERSION, Trouble, project
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
@@ -47,6 +48,11 @@ B_RUNS = record(
 
 def said(at: View | None, of: Any = None, **known: Any) -> dict[str, Any]:
     return project(at, of or obj(), now_text=NOW, **known)
+
+
+def command(uid: str) -> str:
+    """By which a person runs this object again."""
+    return f"kubectl annotate --overwrite idempotentjobs -n etl job-{uid} sparkonce.dev/rerun=REASON"
 
 
 def test_a_running_job_in_full() -> None:
@@ -158,8 +164,8 @@ def test_trouble_of_a_running_job() -> None:
 @pytest.mark.parametrize(
     ("outcome", "reason", "message"),
     [
-        (Outcome.FAILED, "Exited", "exit code 3; sparkonce rerun load/may@1"),
-        (Outcome.CANCELLED, "Cancelled", "exit code 3; sparkonce rerun load/may@1"),
+        (Outcome.FAILED, "Exited", f"exit code 3; to run it again: {command('X')}"),
+        (Outcome.CANCELLED, "Cancelled", f"exit code 3; to run it again: {command('X')}"),
     ],
 )
 def test_failed(outcome: Outcome, reason: str, message: str) -> None:
@@ -300,7 +306,8 @@ def test_a_result_that_is_gone_when_it_is_first_told() -> None:
     late = told(obj("Z"), view(ended()), result=result(), evidence=GONE)
     status = late.status
     assert (status["phase"], holds(status, "Complete"), holds(status, "ResultGone")) == ("Succeeded", False, True)
-    assert "orders is gone" in status["message"] and "sparkonce rerun load/may@1" in status["message"]
+    assert "orders is gone" in status["message"]
+    assert status["message"].endswith(f"; nothing runs until `{command('Z')}`")
     unprobed = told(late, view(ended()))
     assert not holds(unprobed.status, "Complete") and holds(unprobed.status, "ResultGone"), (
         "not looked at: as found last"
@@ -339,7 +346,7 @@ def test_a_result_that_others_changed_is_told_with_their_commits() -> None:
     assert condition(status, "ResultChanged")["reason"] == "Changed"
     assert "version 7 (DELETE)" in condition(status, "ResultChanged")["message"]
     assert status["message"] == condition(status, "ResultChanged")["message"]
-    assert status["message"].endswith("; its rows are written anew by `sparkonce rerun load/may@1`")
+    assert status["message"].endswith(f"; its rows are written anew by `{command('Z')}`")
     assert not condition(status, "ResultGone")
     unprobed = told(late, view(ended()))
     assert holds(unprobed.status, "ResultChanged"), "not looked at: as found last"
@@ -390,6 +397,41 @@ def test_a_rerun_that_the_output_would_refuse_is_not_advised() -> None:
     assert status["message"].endswith(
         "orders is gone (its slot is gone); nothing runs until a person acts (orders: restore it from a backup)"
     )
+
+
+FOLLOWED = told(obj("Y"), view(record(objects=BOTH)))
+FAILED, CANCELLED = ended(Outcome.FAILED, objects=BOTH), ended(Outcome.CANCELLED, objects=BOTH)
+AGAINS: list[tuple[str, ObjectView, Record, dict[str, Any]]] = [
+    ("failed", obj(), FAILED, {"result": result(Outcome.FAILED)}),
+    ("failed, a follower", FOLLOWED, FAILED, {"result": result(Outcome.FAILED)}),
+    ("failed, replayed", obj("Z"), FAILED, {"result": result(Outcome.FAILED)}),
+    ("cancelled", obj(), CANCELLED, {"result": result(Outcome.CANCELLED)}),
+    ("cancelled, a follower", FOLLOWED, CANCELLED, {"result": result(Outcome.CANCELLED)}),
+    ("gone", obj("Z"), ended(), {"result": result(), "evidence": GONE}),
+    ("gone later", told(obj(), view(ended()), result=result()), ended(), {"result": result(), "evidence": GONE}),
+    ("changed", obj("Z"), ended(), {"result": result(), "evidence": CHANGED}),
+]
+"""States whose message names the annotation."""
+
+
+@pytest.mark.parametrize(("of", "recorded", "known"), [row[1:] for row in AGAINS], ids=[row[0] for row in AGAINS])
+def test_the_command_in_a_message_opens_the_next_generation(
+    of: ObjectView, recorded: Record, known: dict[str, Any]
+) -> None:
+    """The annotation that the message prints is carried out in each state that prints it. Without it nothing is opened."""
+    one = told(of, view(recorded), **known)
+    words = shlex.split(one.status["message"].partition("kubectl annotate ")[2].partition("`")[0])
+    annotation, _, text = words.pop().partition("=")
+    assert (words, annotation) == (["--overwrite", "idempotentjobs", "-n", "etl", one.ref.name], ANNOTATION)
+    assert plan(view(recorded), [one]).opening is None
+    opening = plan(view(recorded), [replace(one, annotation=text)]).opening
+    assert opening is not None and (opening.uid, opening.rerun, opening.reserve) == (one.uid, "REASON", False)
+
+
+def test_a_job_that_followed_an_application_is_run_again_by_the_plugin() -> None:
+    """The annotation would follow the application again, so the message names the command that launches the recorded job."""
+    status = said(view(ended(Outcome.FAILED, note="exit code 3")), obj(bound=True), result=result(Outcome.FAILED))
+    assert status["message"] == "exit code 3; to run it again: kubectl sparkonce rerun load/may@1 -n etl"
 
 
 def test_the_condition_of_a_changed_result_waits_for_every_operator() -> None:

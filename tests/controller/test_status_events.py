@@ -84,6 +84,7 @@ def test_nothing_is_told_twice(new: dict[str, Any]) -> None:
 def test_an_event_says_what_the_status_says() -> None:
     """An event's sentence is the status's message, or that of the condition Complete."""
     (failed,) = transitions(RUNNING.status, told(RUNNING, view(ended(Outcome.FAILED, note="exit code 3"))).status)
-    assert failed == StatusEvent("Warning", "Failed", "exit code 3; sparkonce rerun load/may@1")
+    again = "kubectl annotate --overwrite idempotentjobs -n etl job-X sparkonce.dev/rerun=REASON"
+    assert failed == StatusEvent("Warning", "Failed", f"exit code 3; to run it again: {again}")
     (done,) = transitions(None, DONE.status)
     assert done.message == "generation 1 succeeded: slots committed by attempt 1"

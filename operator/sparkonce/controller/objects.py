@@ -126,6 +126,8 @@ class ObjectView:
     """Why the object may not open a generation, although its spec can be read; empty: it may."""
     annotation: str | None = None
     """`sparkonce.dev/rerun` as it is, valid or not; None: there is none."""
+    bound: bool = False
+    """Whether a generation that it opens follows an application (`spec.bind`)."""
     key: str = ""
     key_hash: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class ObjectView:
             fingerprints=desired.fingerprints(),  # a status may have been answered under any of them
             policy=desired.policy,
             contradiction=desired.contradiction or bare.rerun_refused,
+            bound=desired.bound is not None,
             key=desired.key.text,
             key_hash=desired.key.key_hash,
         )

@@ -262,11 +262,7 @@ def place(
     if obj.deleting and not ask.known:
         return Placed(obj.uid, Relation.IGNORED)
     if record is None:
-        return (
-            Placed(obj.uid, Relation.EXPIRED, ask)
-            if ask.answered
-            else _opens(obj, Placed(obj.uid, Relation.OPENS, ask))
-        )
+        return _opens(obj, Placed(obj.uid, Relation.EXPIRED if ask.answered else Relation.OPENS, ask))
     same = obj.same(record)
     said = answer(view, same=same, policy=obj.policy, outputs=evidence, key=record.key, opened=ask.known)
     relation, why = _standing(record, obj, ask, said, same=same, leader=leader)

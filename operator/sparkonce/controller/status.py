@@ -529,9 +529,19 @@ class _StatusDraft:
 
     def instead(self) -> str:
         """What to do about an object whose key another job has. `sparkonce rerun KEY` would run that job again."""
+        return f"give it another revision or key, or run it in the other one's place: {self.annotation}"
+
+    @property
+    def annotation(self) -> str:
+        """The command that runs the object's current spec."""
         ref = self.obj.ref
-        here = f"kubectl annotate --overwrite idempotentjobs -n {ref.namespace} {ref.name} {rerun.ANNOTATION}=REASON"
-        return f"give it another revision or key, or run it in the other one's place: {here}"
+        return f"kubectl annotate --overwrite idempotentjobs -n {ref.namespace} {ref.name} {rerun.ANNOTATION}=REASON"
+
+    @property
+    def again(self) -> str:
+        """The command that runs the object's job once more. With `spec.bind` the annotation would follow the application again."""
+        plugin = f"kubectl sparkonce rerun {self.obj.key} -n {self.obj.ref.namespace}"
+        return plugin if self.obj.bound else self.annotation
 
     def mismatch(self, record: Record, placed: Placed, paths: Sequence[str] | None) -> Json:
         assert placed.said is not None  # set with a record
@@ -599,7 +609,7 @@ class _StatusDraft:
             self.carried("result")
         if record.outcome is not Outcome.SUCCEEDED:
             failure = result.failure if result is not None else None
-            said = f"{record.note or record.outcome}; sparkonce rerun {record.key}"
+            said = f"{record.note or record.outcome}; to run it again: {self.again}"
             why = failure.class_ if failure and record.outcome is Outcome.FAILED else str(record.outcome)
             self.ends(FAILED, fact(why, said), known=result is not None)
             return self.done(str(record.outcome), said)
@@ -632,9 +642,8 @@ class _StatusDraft:
         if placed.said.answer is not Answer.RESULT_GONE:
             return {}
         reason = next((each for each in (Evidence.GONE, Evidence.REPLACED) if each in looked), Evidence.CHANGED)
-        return {
-            RESULT_GONE: fact(reason.capitalize(), f"{placed.said.evidence}; nothing runs until {_until(placed.said)}")
-        }
+        said = f"{placed.said.evidence}; nothing runs until {self.until(placed.said)}"
+        return {RESULT_GONE: fact(reason.capitalize(), said)}
 
     def _changed(self, placed: Placed, evidence: Mapping[str, Found] | None) -> dict[str, Fact]:
         """The ResultChanged condition, if it holds; without a probe, as stored."""
@@ -647,14 +656,13 @@ class _StatusDraft:
         if not verdicts:
             return {}
         assert placed.said is not None  # set with a record
-        said = f"{placed.said.evidence}; its rows are written anew by {_until(placed.said)}"
+        said = f"{placed.said.evidence}; its rows are written anew by {self.until(placed.said)}"
         reason = Evidence.CHANGED if Evidence.CHANGED in verdicts else Evidence.SUPERSEDED
         return {RESULT_CHANGED: fact(reason.capitalize(), said)}
 
-
-def _until(said: Answered) -> str:
-    """What a person can do, as the end of a sentence: a command, or several steps."""
-    return f"`{said.unblock}`" if said.unblock.startswith("sparkonce ") else f"a person acts ({said.unblock})"
+    def until(self, said: Answered) -> str:
+        """What a person can do, as the end of a sentence: a command, or several steps."""
+        return f"`{self.again}`" if said.unblock.startswith("sparkonce ") else f"a person acts ({said.unblock})"
 
 
 def _result(result: Result) -> Json:
