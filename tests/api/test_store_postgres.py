@@ -165,18 +165,21 @@ def test_a_failover_that_lost_commits_is_store_rewound(
 
 
 def test_an_operator_whose_pool_is_used_up_goes_on(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
-    """With one connection, which waits for a key that another session has locked, requests fail by name and the lease is kept; when the
-    lock is free every job ends once, on the operator that had it."""
+    """With one connection, which waits for keys that another session has locked, requests fail by name and the lease is kept; when the
+    locks are free every job ends once, on the operator that had it. Four keys are locked, because a request gives up its wait for a lock
+    before those behind it give up theirs for the connection: behind one locked key they would all get their turn."""
     scripted(kubeflow)
     operator = fleet.add(SPARKONCE_POSTGRES_POOL="1")
     operator.wait_ready()
     fleet.witness.until_ended(fleet.apply(plain(2, name="before")), SOON, hint=fleet.tails)
     server = fleet.server
     assert isinstance(server, PostgresServer)
-    number = lock_of(schema_of(fleet.install), fleet.namespace, explicit("held", fleet.namespace).key_hash)
+    held = [f"held-{n}" for n in range(4)]
     with server.connect() as other:
-        other.execute(f"SELECT pg_advisory_lock({number})".encode())
-        fleet.apply([Applied(job("held", key="held"))])
+        for key in held:
+            number = lock_of(schema_of(fleet.install), fleet.namespace, explicit(key, fleet.namespace).key_hash)
+            other.execute(f"SELECT pg_advisory_lock({number})".encode())
+        fleet.apply([Applied(job(key, key=key)) for key in held])
         fleet.apply(plain(20, name="busy"))
         named = "all 1 connections to the store"
         assert_eventually(lambda: named in operator.log.read_text(errors="replace"), SOON)
