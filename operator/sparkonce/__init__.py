@@ -8,6 +8,9 @@
 
     sparkonce.read(spark, "lake/orders")
 
+    with sparkonce.writer("lake/orders", name="tap-7") as writer:    # any process, without Spark
+        writer.append(rows, position=offset)
+
     @sparkonce.idempotent(store="sqlite:///replies.db", key=lambda order: order)     # any function, without Spark
 
 Importing this module is cheap: names are resolved on first use.
@@ -19,8 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkonce.driver.current import current
-    from sparkonce.errors import CallRefused, Fenced, KeyConflict, NotInJob, RecordedFailure, SparkonceError
+    from sparkonce.errors import (
+        BufferFull,
+        CallRefused,
+        Fenced,
+        KeyConflict,
+        LaneError,
+        LaneRetired,
+        NotInJob,
+        RecordedFailure,
+        SparkonceError,
+        WriterFenced,
+    )
     from sparkonce.functions import idempotent
+    from sparkonce.lanes.writer import async_writer, writer
     from sparkonce.local.notebook import job
     from sparkonce.sink.slotlog.reader import files, read
 
@@ -32,6 +47,12 @@ _HOMES = {
     "files": "sparkonce.sink.slotlog.reader",
     "read": "sparkonce.sink.slotlog.reader",
     "idempotent": "sparkonce.functions",
+    "writer": "sparkonce.lanes.writer",
+    "async_writer": "sparkonce.lanes.writer",
+    "BufferFull": "sparkonce.errors",
+    "LaneError": "sparkonce.errors",
+    "LaneRetired": "sparkonce.errors",
+    "WriterFenced": "sparkonce.errors",
     "CallRefused": "sparkonce.errors",
     "RecordedFailure": "sparkonce.errors",
     "Fenced": "sparkonce.errors",
@@ -41,8 +62,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "CallRefused", "Fenced", "KeyConflict", "NotInJob", "RecordedFailure", "SparkonceError", "__version__", "current", "files",
-    "idempotent", "job", "read",
+    "BufferFull", "CallRefused", "Fenced", "KeyConflict", "LaneError", "LaneRetired", "NotInJob", "RecordedFailure", "SparkonceError",
+    "WriterFenced", "__version__", "async_writer", "current", "files", "idempotent", "job", "read", "writer",
 ]  # fmt: skip
 
 

@@ -7,6 +7,8 @@ are a normal part of the protocol (Lost, Changed, Duplicate, ...) are return val
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class SparkonceError(Exception):
     """Base of everything this package raises on purpose; `str()` is one sentence for a person."""
@@ -189,3 +191,33 @@ class ResultChanged(UserWarning):
 
 class JobFailed(SparkonceError):
     """The key's recorded outcome is a failure, or this attempt took no effect."""
+
+
+class Certainty(StrEnum):
+    """What is known of an append that was asked for."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    """It is not in the log and never will be."""
+    UNKNOWN = "unknown"
+    """It may be in the log, or come into it."""
+
+
+class LaneError(SparkonceError):
+    """An append, flush or close failed. `certainty`: of all appends that it speaks of, the least certain one."""
+
+    def __init__(self, message: str, *, certainty: Certainty = Certainty.REFUSED) -> None:
+        super().__init__(message)
+        self.certainty = certainty
+
+
+class WriterFenced(LaneError, Fenced):
+    """Another writer has acquired the lane. Appends that this writer has no answer for are refused, and so is every later one."""
+
+
+class BufferFull(LaneError):
+    """No room became free in the writer's buffer in time. The rows were not taken; the writer goes on."""
+
+
+class LaneRetired(LaneError):
+    """The lane was retired: it takes no batch and no writer."""

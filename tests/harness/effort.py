@@ -36,6 +36,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
     "differential examples on servers": (4, 2, 15),  # the same on PostgreSQL and etcd
     "stream schedules": (200, 200, 2000),  # of the model of a stream
+    "lane schedules": (60, 400, 10000),  # of writers of a lane, on a log in memory, and as many on a table
     "table schedules": (8, 40, 2000),  # of keys that write one Delta or Iceberg table in all modes and in a series
     "launcher storms": (80, 80, 960),  # owners, an operator, a queue and random deletions
     "failing submissions": (20, 20, 200),  # opaque jobs of which 60 % of all submissions fail

@@ -37,7 +37,10 @@ def of_ledger(ledger: LedgerContents, tables: Sequence[Inventory], *, purges: st
 def unknown_keys(ledger: LedgerContents, tables: Iterable[Inventory]) -> set[str]:
     """Key hashes that commits name and that have not been looked up in the ledger."""
     named = {
-        key.key_hash for table in tables for effect in table.effects if (key := SinkKey.parse(effect.slot.sink_key))
+        key.key_hash
+        for table in tables
+        for effect in table.effects
+        if not is_of_lane(effect) and (key := SinkKey.parse(effect.slot.sink_key))
     }
     return {
         each
@@ -46,12 +49,19 @@ def unknown_keys(ledger: LedgerContents, tables: Iterable[Inventory]) -> set[str
     }
 
 
+def is_of_lane(effect: Effect) -> bool:
+    """Whether a writer outside of jobs committed it (`sparkonce.lanes`): no ledger knows it, and the table is its only record."""
+    return effect.slot.stream is not None and effect.slot.stream.lane is not None
+
+
 def _finding(table: Inventory, kind: Kind, key: SinkKey, what: str, todo: str) -> Finding:
     return Finding(kind=kind, table=table.uri, subject=str(key), what=what, todo=todo, key_hash=key.key_hash)
 
 
 def _of_effect(ledger: LedgerContents, table: Inventory, effect: Effect) -> Iterator[Finding]:
     key = SinkKey.parse(effect.slot.sink_key)
+    if is_of_lane(effect):
+        return
     if key is None:
         said = f"{effect.commit}: {effect.slot.sink_key!r} is not a sink key"
         yield Finding(

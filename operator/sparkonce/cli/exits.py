@@ -48,6 +48,7 @@ class ExitCode(IntEnum):
 
 _INVALID = (
     errors.InvalidInput,
+    errors.LaneRetired,
     errors.LaunchRefused,
     errors.NotInJob,
     errors.OutputUnsafe,

@@ -48,7 +48,9 @@ remove them, with rows of others that they hold."""
 OVERWRITING_SCHEMA = 8
 """Schema of a slot that replaces other slots of its slot log (`Slot.replaces`): a release that does not know it would show rows that the
 table does not have any more."""
-NEWEST_SCHEMA = OVERWRITING_SCHEMA
+LANE_SCHEMA = 9
+"""Schema of a slot in the chain of a lane (`StreamMark.lane`), which a release that does not know them would end as a stream."""
+NEWEST_SCHEMA = LANE_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
@@ -178,6 +180,22 @@ class StreamOrigin(Value):
     sources: tuple[StreamSource, ...]
 
 
+class LaneMark(Value):
+    """What the chain of a lane says beside `StreamMark` (see `sparkonce.lanes`)."""
+
+    name: str
+    first: int
+    """Sequence number of the first batch of this place."""
+    last: int
+    """Of the last one, in this place or before it; `first - 1` if this place has none, 0 if there is none at all."""
+    position: str = ""
+    """JSON, at most 4 KiB: the writer's position in its source after this place; empty if it never gave one."""
+    digests: tuple[str, ...] = ()
+    """SHA-256 (hex) of the batches of this place, in order; each is one file, or none where it has no rows."""
+    retired: bool | None = None
+    """Of an end: the lane takes no writer any more. Otherwise the next generation of the chain goes on."""
+
+
 class StreamMark(Value):
     """Position of a committed slot in a stream's chain, with totals of the chain up to it (see `sparkonce.sink.stream`)."""
 
@@ -200,6 +218,8 @@ class StreamMark(Value):
     that the statements inserted, updated or deleted, as Spark measured them, and `bytes` and `files` what they added and left."""
     statement: str | None = None
     """Of a statement: what it does (`MERGE`, `append`)."""
+    lane: LaneMark | None = None
+    """Set if the chain is a lane, whose batches come from a writer and not from a query."""
 
     @property
     def sources(self) -> tuple[StreamSource, ...]:

@@ -225,8 +225,18 @@ def _data_file(objects: TableObjects, listed: Listed, seen: Callable[[str, FileM
         raise _not_whole(objects, listed) from None
     if seen is not None:
         seen(listed.path, metadata)
-    digest = hashlib.sha256(footer[:-_TRAILER] + listed.bytes.to_bytes(8, "big")).hexdigest()
-    return DataFile(path=listed.path, rows=metadata.num_rows, bytes=listed.bytes, digest=f"{DIGEST}:{digest}")
+    return _described(listed.path, footer, rows=metadata.num_rows, size=listed.bytes)
+
+
+def file_of(path: str, data: bytes, *, rows: int) -> DataFile:
+    """The entry of a Parquet file with this content."""
+    length = int.from_bytes(data[-_TRAILER:-4], "little") + _TRAILER
+    return _described(path, data[-length:], rows=rows, size=len(data))
+
+
+def _described(path: str, footer: bytes, *, rows: int, size: int) -> DataFile:
+    digest = hashlib.sha256(footer[:-_TRAILER] + size.to_bytes(8, "big")).hexdigest()
+    return DataFile(path=path, rows=rows, bytes=size, digest=f"{DIGEST}:{digest}")
 
 
 def _footer(objects: TableObjects, listed: Listed) -> bytes:

@@ -39,6 +39,8 @@ from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, Shown, is
 SNAPSHOT_SCHEMA = 1
 OVERWRITTEN_SCHEMA = 2
 """Schema of a snapshot with slots that replace others."""
+WITH_LANES_SCHEMA = 3
+"""Schema of a snapshot with slots of lanes."""
 SNAPSHOT_AFTER = 64
 """A new snapshot is written once more than this many slots are in none."""
 SNAPSHOTS_KEPT = 3
@@ -236,7 +238,7 @@ async def write_snapshot(objects: TableObjects, *, after: int = SNAPSHOT_AFTER) 
 async def _write(objects: TableObjects, known: Decided) -> bool:
     number = known.number + 1
     body: dict[str, Any] = {
-        "schema": OVERWRITTEN_SCHEMA if any(slot.replaces for slot in known.committed) else SNAPSHOT_SCHEMA,
+        "schema": max((_schema_for(slot) for slot in known.committed), default=SNAPSHOT_SCHEMA),
         "committed": [slot.dump() for slot in sorted(known.committed, key=lambda slot: (slot.sink_key, slot.token))],
         "closed": sorted(known.closed),
     }
@@ -248,13 +250,23 @@ async def _write(objects: TableObjects, known: Decided) -> bool:
     return created
 
 
+def _schema_for(slot: Slot) -> int:
+    if slot.stream is not None and slot.stream.lane is not None:
+        return WITH_LANES_SCHEMA
+    return OVERWRITTEN_SCHEMA if slot.replaces is not None else SNAPSHOT_SCHEMA
+
+
 async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[dict[str, Slot], set[str]]:
     """Committed slots by path, and paths of closed ones, of the newest readable snapshot; both empty if none of `numbers` can be read."""
     for number in reversed(numbers):
         data = await objects.get(layout.snapshot_path(number))
         try:
             body = json.loads(data or b"null")
-            if not isinstance(body, dict) or body.get("schema") not in (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA):
+            if not isinstance(body, dict) or body.get("schema") not in (
+                SNAPSHOT_SCHEMA,
+                OVERWRITTEN_SCHEMA,
+                WITH_LANES_SCHEMA,
+            ):
                 continue
             slots = [Slot.model_validate(each) for each in body["committed"]]
             return {layout.slot_path(slot.sink_key, slot.token): slot for slot in slots}, set(body["closed"])

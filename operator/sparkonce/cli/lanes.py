@@ -1,0 +1,145 @@
+"""`sparkonce lanes`: what the writers outside of jobs have written to a table. Reads the table alone; only `retire` writes."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparkonce.cli.exits import ExitCode
+from sparkonce.cli.options import Json
+from sparkonce.cli.view import outcome, words
+from sparkonce.cli.view.terminal import tell
+
+if TYPE_CHECKING:
+    from sparkonce.lanes.protocol import LaneEntry
+    from sparkonce.lanes.table import TableLog
+
+app = typer.Typer(help="Inspect the lanes of a table, and end one.", no_args_is_help=True, rich_markup_mode=None)
+
+Location = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URL of the slot log.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that its writer gives.")]
+LIMIT = 20
+"""Places that `show` prints without `--all`."""
+
+
+@app.command("list")
+def list_lanes(table: Location, *, as_json: Json = False) -> ExitCode:
+    """List the lanes of a table: who writes where, and how far.
+
+    Example: sparkonce lanes list lake/orders
+    """
+    from sparkonce.lanes.table import TableLog, lanes_of
+    from sparkonce.sink.slotlog.snapshot import Table
+
+    objects = Table(table).objects
+    newest = [(name, TableLog(objects, name).newest()) for name in lanes_of(objects)]
+    found = [(name, each) for name, each in newest if each is not None]
+    if as_json:
+        tell(
+            outcome.as_json(
+                {"table": objects.uri, "lanes": [{"name": name, **_described(each)} for name, each in found]}
+            )
+        )
+        return ExitCode.SUCCEEDED
+    if not found:
+        tell(f"{objects.uri} has no lane; `sparkonce.writer(PATH, name=NAME)` makes one")
+        return ExitCode.SUCCEEDED
+    words.print_table(
+        ("LANE", "BATCHES", "POSITION", "EPOCH", "LAST PLACE", "STATE"),
+        [
+            (
+                name,
+                words.count(each.last),
+                outcome.as_json(each.position) if each.position is not None else "",
+                str(each.epoch),
+                words.when(each.committed_at),
+                "retired" if each.retired else "open",
+            )
+            for name, each in found
+        ],
+    )
+    return ExitCode.SUCCEEDED
+
+
+@app.command("show")
+def show(
+    table: Location,
+    name: Name,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All places, not only the newest.")] = False,
+    as_json: Json = False,
+) -> ExitCode:
+    """Show the places of one lane, oldest first: numbers, rows, position and files of each.
+
+    Example: sparkonce lanes show lake/orders tap-7
+    """
+    log = _lane(table, name)
+    places = list(log.entries())
+    shown = places if everything or as_json else places[-LIMIT:]
+    if as_json:
+        tell(outcome.as_json({"table": log.uri, "name": log.name, "places": [_described(each) for each in shown]}))
+        return ExitCode.SUCCEEDED
+    if len(shown) < len(places):
+        tell(f"the newest {len(shown)} of {len(places)} places; --all shows all")
+    words.print_table(
+        ("PLACE", "BATCHES", "ROWS", "POSITION", "EPOCH", "COMMITTED"),
+        [
+            (
+                each.place,
+                _numbers(each),
+                words.count(each.rows),
+                outcome.as_json(each.position) if each.position is not None else "",
+                str(each.epoch),
+                words.when(each.committed_at),
+            )
+            for each in shown
+        ],
+    )
+    return ExitCode.SUCCEEDED
+
+
+@app.command("retire")
+def retire(table: Location, name: Name) -> ExitCode:
+    """End a lane for ever: its rows stay, and no writer can acquire it again. A writer that has it now is fenced.
+
+    Example: sparkonce lanes retire lake/orders tap-7
+    """
+    log = _lane(table, name)
+    last = log.retire(by=getpass.getuser())
+    tell(f"the lane {log.name} of {log.uri} is retired after {words.count(last.last)} batches; its rows stay")
+    return ExitCode.SUCCEEDED
+
+
+def _lane(table: str, name: str) -> TableLog:
+    """Raises: InvalidInput: there is no such lane."""
+    from sparkonce.errors import InvalidInput
+    from sparkonce.lanes.table import TableLog
+    from sparkonce.sink.slotlog.snapshot import Table
+
+    log = TableLog(Table(table).objects, name)
+    if log.newest() is None:
+        raise InvalidInput(f"{log.uri} has no lane {log.name}; `sparkonce lanes list {table}` shows those that it has")
+    return log
+
+
+def _numbers(entry: LaneEntry) -> str:
+    if entry.last < entry.first:
+        return "retired" if entry.retired else "-"
+    return str(entry.first) if entry.first == entry.last else f"{entry.first}-{entry.last}"
+
+
+def _described(entry: LaneEntry) -> dict[str, Any]:
+    return {
+        "place": entry.place,
+        "epoch": entry.epoch,
+        "first": entry.first,
+        "last": entry.last,
+        "rows": entry.rows,
+        "bytes": entry.bytes,
+        "position": entry.position,
+        "files": list(entry.files),
+        "committedAt": entry.committed_at,
+        "retired": entry.retired,
+    }

@@ -1,0 +1,1 @@
+"""Lanes: exactly-once record writers outside Spark jobs (docs/lanes.md)."""

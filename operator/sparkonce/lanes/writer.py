@@ -1,0 +1,319 @@
+"""`sparkonce.writer("lake/orders", name="tap-7")`: a long-lived writer of rows, each of which is there once.
+
+    with sparkonce.writer("lake/orders", name="tap-7") as writer:
+        for line, row in source.after(writer.position):
+            writer.append(row, position=line)
+
+`writer.position` is the position of the last rows in the table, by whichever process wrote them: a source is read on from there. Rows and
+position are committed together, so neither is ever ahead of the other. A second writer of the same name takes the lane over, and the first
+one's next commit is refused. A writer that has ended never acquires the lane again by itself: two of one name would take it from each other
+for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from sparkonce import blocking
+from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, SparkonceError
+from sparkonce.lanes import rows as arrow
+from sparkonce.lanes.protocol import LaneEntry, LaneLog
+from sparkonce.lanes.sender import (
+    BATCH_SIZE,
+    BUFFER_MEMORY,
+    DELIVERY_TIMEOUT,
+    LINGER,
+    MAX_BLOCK,
+    MAX_INFLIGHT,
+    Sender,
+    WriterOptions,
+)
+from sparkonce.lanes.table import TableLog, position_text
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.snapshot import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sparkonce.sink.objects.protocol import TableObjects
+
+
+def writer(
+    path: str | Path,
+    *,
+    name: str,
+    buffer_memory: int = BUFFER_MEMORY,
+    batch_size: int = BATCH_SIZE,
+    linger: float = LINGER,
+    max_inflight: int = MAX_INFLIGHT,
+    delivery_timeout: float = DELIVERY_TIMEOUT,
+    max_block: float = MAX_BLOCK,
+    schema: pa.Schema | None = None,
+) -> Writer:
+    """Acquires the lane `name` of the slot log at `path`, and makes it if it does not exist.
+
+    path: a local path (relative to the working directory) or a URL as in `spec.outputs`. Options: see `WriterOptions`.
+
+    Raises:
+        InvalidInput: not a path, a name or an option; or another kind of table is there.
+        LaneRetired: the lane takes no writer any more.
+        OutputUnsafe: the store ignores create-if-absent.
+        OutputUnavailable: the store did not answer.
+        OutputUnsupported: a scheme that is not supported.
+    """
+    options = WriterOptions(
+        buffer_memory=buffer_memory,
+        batch_size=batch_size,
+        linger=linger,
+        max_inflight=max_inflight,
+        delivery_timeout=delivery_timeout,
+        max_block=max_block,
+        schema=schema,
+    )
+    objects = Table(path).objects
+    log = TableLog(objects, name)
+    refuse_other_tables(objects)
+    return Writer(log, options)
+
+
+def async_writer(path: str | Path, *, name: str, **options: Any) -> AsyncWriter:
+    """As `writer`, for an event loop: acquires the lane on entry.
+
+    async with sparkonce.async_writer("lake/orders", name="tap-7") as writer:
+        await writer.append(row, position=line)
+    """
+    return AsyncWriter(lambda: writer(path, name=name, **options))
+
+
+def refuse_other_tables(objects: TableObjects) -> None:
+    """Raises: InvalidInput: the place holds a table of another kind. OutputUnavailable."""
+    folders = {each.rpartition("/")[2] for each in blocking.run(objects.folders(""))}
+    if layout.SLOTS in folders:
+        return
+    for folder, kind in (("_delta_log", "a Delta table"), ("metadata", "an Iceberg table")):
+        if folder in folders:
+            raise InvalidInput(
+                f"{objects.uri} is {kind}, and a lane is a slot log; give another path, and load its rows into that table with a job"
+            )
+
+
+class Writer:
+    """The owner of a lane. Methods may be called from several threads; appends get their numbers in the order of the calls.
+
+    log: acquired here."""
+
+    def __init__(self, log: LaneLog, options: WriterOptions | None = None) -> None:
+        self._sender = Sender(log, options or WriterOptions())
+        self._abandon = weakref.finalize(self, self._sender.abandon)
+
+    @property
+    def name(self) -> str:
+        return self._sender.log.name
+
+    @property
+    def epoch(self) -> int:
+        """Above that of every earlier writer of the lane."""
+        return self._sender.owner.epoch
+
+    @property
+    def position(self) -> Any:
+        """Of the last rows that are committed: JSON value; None if no append had one."""
+        return self._sender.position
+
+    @property
+    def last(self) -> int:
+        """Number of the last batch that was in the log when the lane was acquired."""
+        return self._sender.owner.last
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of appends without an outcome."""
+        return self._sender.buffer.used
+
+    def append(self, rows: Any, *, position: Any = None) -> Future[LaneEntry]:
+        """Takes rows, all of which will be in one place. Returns a handle, whose result is that place; it may be waited for, or left.
+
+        rows: a mapping, an iterable of mappings, or Arrow data (`rows.arrow_of`); none at all to move the position alone.
+        position: JSON value, at most 4 KiB: where to read the source on after these rows. None leaves it as it was.
+
+        Raises:
+            InvalidInput: the rows or the position do not fit, or the rows are more than the whole buffer; nothing was taken.
+            BufferFull: no room became free within `max_block`.
+            OutputUnavailable: the rows have new columns, and the table did not say within `max_block` whether they fit; nothing was taken.
+            LaneError: the writer has ended; says why.
+        """
+        sender = self._sender
+        text = "" if position is None else position_text(position)
+        self._refuse_if_ended()
+        table = arrow.arrow_of(rows, sender.known)
+        size = max(table.nbytes, len(text), 1)
+        if size > sender.options.buffer_memory:
+            raise InvalidInput(
+                f"the rows have {size} bytes, and the writer's buffer {sender.options.buffer_memory}; append fewer at a time, or raise "
+                "buffer_memory"
+            )
+        if (columns := arrow.with_columns_of(sender.known, table.schema)) is not sender.known:
+            since = time.monotonic() + sender.options.max_block - sender.options.delivery_timeout
+            sender.repeated(lambda: sender.log.refuse_columns(arrow.spark_schema(columns)), since)
+        handle: Future[LaneEntry] = Future()
+        handle.set_running_or_notify_cancel()  # rows that were taken are written: it cannot be cancelled
+        with sender.changed:
+            self._refuse_if_ended()
+            self._wait_for_room(size)
+            table = arrow.fitted(table, sender.known)  # another thread may have added columns meanwhile
+            sender.known = arrow.with_columns_of(sender.known, table.schema)
+            sender.outstanding.add(handle)
+            sender.buffer.add(table, size, json.loads(text) if text else None, handle, now=time.monotonic())
+            sender.changed.notify_all()
+        return handle
+
+    def _wait_for_room(self, size: int) -> None:
+        sender = self._sender
+        turn = sender.buffer.ask()
+        sender.changed.notify_all()
+        try:
+            sender.changed.wait_for(
+                lambda: sender.ended is not None or sender.closing or sender.buffer.fits(turn, size),
+                sender.options.max_block,
+            )
+            self._refuse_if_ended()
+            if not sender.buffer.fits(turn, size):
+                raise BufferFull(
+                    f"no room for {size} bytes became free within {sender.options.max_block:g} s: {sender.buffer.used} bytes of the lane "
+                    f"{self.name} wait for {sender.log.uri}; the rows were not taken"
+                )
+        finally:
+            sender.buffer.leave(turn)
+            sender.changed.notify_all()
+
+    def _refuse_if_ended(self) -> None:
+        if self._sender.ended is not None:
+            raise type(self._sender.ended)(str(self._sender.ended), certainty=Certainty.REFUSED)
+        if self._sender.closing:
+            raise LaneError(f"the writer of the lane {self.name} is closed")
+
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Returns once everything appended before is in the table. timeout: in seconds; by default `delivery_timeout`.
+
+        Raises:
+            LaneError: something was not written, or has no answer yet; says how many appends, by certainty.
+        """
+        sender = self._sender
+        with sender.changed:
+            waiting = list(sender.outstanding)
+            sender.flushing += 1
+            sender.changed.notify_all()
+        try:
+            limit = sender.options.delivery_timeout if timeout is None else timeout
+            done, late = wait_for(waiting, timeout=limit)
+        finally:
+            with sender.changed:
+                sender.flushing -= 1
+        failed = [error for each in done if not each.cancelled() and isinstance(error := each.exception(), LaneError)]
+        if failed or late or sender.ended is not None:
+            raise _summary(sender.ended, failed, late=len(late), all_of=len(waiting))
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Flushes, and ends the writer whatever comes of it. A second call does nothing.
+
+        Raises:
+            LaneError: as for `flush`. Appends that had no answer within the time have failed.
+        """
+        sender = self._sender
+        with sender.changed:
+            if sender.closing:
+                return
+            sender.closing = True
+            sender.changed.notify_all()
+        try:
+            self.flush(timeout=timeout)
+        finally:
+            self._abandon.detach()
+            if sender.outstanding:
+                sender.abandon()
+            sender.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except SparkonceError as also:
+            error.add_note(str(also))
+
+
+def _summary(ended: LaneError | None, failed: list[LaneError], *, late: int, all_of: int) -> LaneError:
+    if not all_of and ended is not None:
+        return type(ended)(str(ended), certainty=Certainty.REFUSED)
+    unknown = late + sum(each.certainty is Certainty.UNKNOWN for each in failed)
+    refused = len(failed) - (unknown - late)
+    counts = ", ".join(
+        f"{count} {what}"
+        for count, what in ((refused, "not written"), (unknown - late, "unknown"), (late, "without an answer yet"))
+        if count
+    )
+    first = str(ended or (failed[0] if failed else "the table has not answered in time"))
+    kind = type(ended) if ended is not None else LaneError
+    certainty = Certainty.UNKNOWN if unknown else Certainty.REFUSED
+    return kind(f"of {all_of} appends {counts or 'none failed'}: {first}", certainty=certainty)
+
+
+class AsyncWriter:
+    """A `Writer` for an event loop. `append` suspends while it waits for room, and its handle can be awaited."""
+
+    def __init__(self, acquire: Callable[[], Writer]) -> None:
+        self._acquire = acquire
+        self._writer: Writer | None = None
+
+    @property
+    def writer(self) -> Writer:
+        """Of which `name`, `epoch`, `position` and `last` are read.
+
+        Raises:
+            RuntimeError: the lane is not acquired yet.
+        """
+        if self._writer is None:
+            raise RuntimeError("use `async with`: the lane is acquired on entry")
+        return self._writer
+
+    @property
+    def position(self) -> Any:
+        """As `Writer.position`."""
+        return self.writer.position
+
+    async def append(self, rows: Any, *, position: Any = None) -> asyncio.Future[LaneEntry]:
+        """As `Writer.append`; the handle belongs to the running loop."""
+        handle = await asyncio.to_thread(self.writer.append, rows, position=position)
+        return asyncio.wrap_future(handle)
+
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """As `Writer.flush`."""
+        await asyncio.to_thread(self.writer.flush, timeout=timeout)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """As `Writer.close`."""
+        await asyncio.to_thread(self.writer.close, timeout=timeout)
+
+    async def __aenter__(self) -> Self:
+        self._writer = await asyncio.to_thread(self._acquire)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.writer.__exit__, kind, error, trace)

@@ -1,0 +1,113 @@
+"""`sparkonce lanes`, and what audit and sweep say of a table with lanes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sparkonce
+from sparkonce.cli.app import main
+from sparkonce.cli.exits import ExitCode
+from sparkonce.errors import LaneRetired, WriterFenced
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with two lanes, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARKONCE_STORE", f"sqlite:///{tmp_path}/ledger.db")
+    for name in ("tap-7", "b/tap"):
+        with sparkonce.writer("lake", name=name, linger=0.0) as writer:
+            for n in range(3):
+                writer.append({"n": n}, position={"line": n})
+                writer.flush()
+    return tmp_path / "lake"
+
+
+def test_lanes_are_listed_with_what_they_wrote(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people and for programs."""
+    assert main(["lanes", "list", "lake"]) == ExitCode.SUCCEEDED
+    said = capsys.readouterr().out
+    assert [line.split()[:4] for line in said.splitlines()[1:]] == [
+        ["b/tap", "3", '{"line":', "2}"],
+        ["tap-7", "3", '{"line":', "2}"],
+    ]
+    assert main(["lanes", "list", "lake", "--json"]) == ExitCode.SUCCEEDED
+    found = json.loads(capsys.readouterr().out)["lanes"]
+    assert [(each["name"], each["last"], each["position"]) for each in found] == [
+        ("b/tap", 3, {"line": 2}),
+        ("tap-7", 3, {"line": 2}),
+    ]
+
+
+def test_the_places_of_a_lane_are_shown(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The claim of the writer, and a place for each batch."""
+    assert main(["lanes", "show", "lake", "tap-7", "--json"]) == ExitCode.SUCCEEDED
+    places = json.loads(capsys.readouterr().out)["places"]
+    assert [(each["first"], each["last"], each["rows"]) for each in places] == [
+        (1, 0, 0),
+        (1, 1, 1),
+        (2, 2, 1),
+        (3, 3, 1),
+    ]
+    assert main(["lanes", "show", "lake", "tap-7"]) == ExitCode.SUCCEEDED
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["g1-b0", "-", "0"],
+        ["g1-b1", "1", "1"],
+        ["g1-b2", "2", "1"],
+        ["g1-b3", "3", "1"],
+    ]
+
+
+def test_a_lane_is_retired(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its writer is fenced, and it takes no other; its rows stay, and a second time says so."""
+    writer = sparkonce.writer("lake", name="tap-7", linger=0.0)
+    assert main(["lanes", "retire", "lake", "tap-7"]) == ExitCode.SUCCEEDED
+    assert "is retired after 3 batches; its rows stay" in capsys.readouterr().out
+    writer.append({"n": 9})
+    with pytest.raises(WriterFenced):
+        writer.close()
+    with pytest.raises(LaneRetired, match=r"^the lane tap-7 of file://\S+ was retired by \S+; write to another name$"):
+        sparkonce.writer("lake", name="tap-7")
+    assert main(["lanes", "retire", "lake", "tap-7"]) == ExitCode.INVALID
+    assert "was retired by" in capsys.readouterr().err
+    assert len(sparkonce.files("lake")) == 6
+
+
+def test_a_lane_that_is_not_there_is_named(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the command that lists those that are; that command works."""
+    for command in ("show", "retire"):
+        assert main(["lanes", command, "lake", "tap-8"]) == ExitCode.INVALID
+        assert "has no lane tap-8; `sparkonce lanes list lake` shows those that it has" in capsys.readouterr().err
+    assert main(["lanes", "list", "elsewhere"]) == ExitCode.SUCCEEDED
+    assert "has no lane; `sparkonce.writer(PATH, name=NAME)` makes one" in capsys.readouterr().out
+
+
+def test_audit_finds_no_defect_in_lanes_and_finds_those_that_there_are(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No ledger knows a lane, and none has to; a place that was deleted is missed."""
+    assert main(["audit", "lake"]) == ExitCode.SUCCEEDED, capsys.readouterr().out
+    capsys.readouterr()
+    place = min((lake / "_idem").glob("*-lane-g1-b2"))
+    for slot in place.iterdir():
+        slot.unlink()
+    assert main(["audit", "lake"]) == ExitCode.FAILED
+    assert "missing batch" in capsys.readouterr().out
+
+
+def test_sweep_removes_what_a_fenced_writer_had_uploaded(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of a place that another writer took are unreachable; committed ones stay."""
+    zombie = sparkonce.writer("lake", name="tap-7", linger=0.0)
+    with sparkonce.writer("lake", name="tap-7", linger=0.0) as owner:
+        owner.append({"n": 10}, position={"line": 10})
+    zombie.append({"n": 10}, position={"line": 10})
+    with pytest.raises(WriterFenced):
+        zombie.close()
+    before = sparkonce.files("lake")
+    assert main(["sweep", "lake"]) == ExitCode.SUCCEEDED
+    assert "1 folder" in capsys.readouterr().out
+    assert sparkonce.files("lake") == before
+    assert all(Path(each.removeprefix("file://")).exists() for each in before)
