@@ -36,7 +36,18 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 HTTP = ("http", "http-postgres", "http-etcd", "http-outstanding", "http-proxy", "http-keys")
 """Parts in benchmarks/http."""
-PARTS = ("output", "formats", "statements", "reserve", "replay", "etcd", "operator", "operator-postgres", *HTTP)
+PARTS = (
+    "output",
+    "formats",
+    "statements",
+    "reserve",
+    "replay",
+    "etcd",
+    "operator",
+    "operator-postgres",
+    "lanes",
+    *HTTP,
+)
 SERVERS = {
     "etcd": "kube-apiserver",
     "operator": "kube-apiserver",
@@ -71,6 +82,12 @@ def options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--first-writes", type=_count, default=5, help="processes per variant that write once, in formats (5)"
+    )
+    parser.add_argument(
+        "--places",
+        type=_number,
+        default=100_000,
+        help="behind which the part lanes opens a writer (100,000); it reads a tenth of that",
     )
     parser.add_argument("--jobs", type=_number, default=300, help="of each run of the operator part (300)")
     parser.add_argument(
@@ -129,6 +146,11 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
     if name in HTTP:
         return http_part(name, scratch, asked)
+    if name == "lanes":
+        from lane_costs import LaneCosts
+
+        lengths = {"places": asked.places, "read_places": max(10, asked.places // 10)}
+        return LaneCosts(scratch, asked.pairs, say, rows=max(10_000, asked.rows // 20), **lengths)
     if name == "etcd":
         from operator_reserve import OperatorReserve
 

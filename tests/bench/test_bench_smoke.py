@@ -75,6 +75,12 @@ def check_row(row: dict[str, Any], *, pairs: int) -> None:
     assert row["verdict"] == (None if row["goal"] is None else "not told apart"), "two pairs decide nothing"
 
 
+def test_lanes_are_measured(tmp_path: Path) -> None:
+    """Rows, commits, an acquisition and a read, each with the rows counted in the end."""
+    told, _ = benched(tmp_path, "--only", "lanes", "--pairs", "2", "--rows", "200000", "--places", "100")
+    assert [row["goal"] for row in told["parts"]["lanes"]["table"]] == ["<= 1.25x", "<= 1.3x", "<= 1 s", "<= 1.1x"]
+
+
 def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:
     """The two parts without Spark report every column and figure, each computed from its samples, and two pairs are too few for a verdict
     on a goal."""

@@ -73,7 +73,7 @@ def test_the_table_of_commands_says_what_each_command_says(
     assert main(["--help"], commands=program()) == 0
     assert short == capsys.readouterr().out
     named = typer.main.get_command(program()).commands  # type: ignore[attr-defined] # of a group
-    assert named.keys() == {*COMMANDS, "accept-restore", "operator", "gateway", "proxy", "keys"}
+    assert named.keys() == {*COMMANDS, "accept-restore", "operator", "gateway", "proxy", "keys", "lanes"}
 
 
 def test_the_exit_codes_are_documented() -> None:

@@ -66,9 +66,11 @@ def named_commands(text: str) -> set[str]:
     """For example, "`sparkonce keys list`, `show`" names two commands; words in capitals and options are not commands."""
     names: set[str] = set()
     for line in text.splitlines():
-        for first, others in re.findall(r"sparkonce ((?:keys )?[a-z]+(?:-[a-z]+)*)[^`\n]*((?:`, `[a-z]+)*)", line):
+        for first, others in re.findall(
+            r"sparkonce ((?:(?:keys|lanes) )?[a-z]+(?:-[a-z]+)*)[^`\n]*((?:`, `[a-z]+)*)", line
+        ):
             names.add(first)
-            names |= {f"keys {other}" for other in re.findall(r"`, `([a-z]+)", others)}
+            names |= {f"{first.partition(' ')[0]} {other}" for other in re.findall(r"`, `([a-z]+)", others)}
     return names
 
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from harness.spark import spark
+from harness.store_fixtures import running, server
 
-__all__ = ["spark"]
+__all__ = ["running", "server", "spark"]

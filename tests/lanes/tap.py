@@ -13,7 +13,7 @@ from pathlib import Path
 from sparkonce.errors import WriterFenced
 from sparkonce.lanes.protocol import LaneEntry
 from sparkonce.lanes.sender import WriterOptions
-from sparkonce.lanes.table import TableLog
+from sparkonce.lanes.table_log import TableLog
 from sparkonce.lanes.writer import Writer
 from sparkonce.sink.objects.local import FolderObjects
 

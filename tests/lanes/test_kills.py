@@ -17,7 +17,7 @@ from harness.eventually import assert_eventually
 from harness.lane_log import numbers_of
 from harness.patience import completed
 from lanes.tap import FENCED
-from sparkonce.lanes.table import TableLog
+from sparkonce.lanes.table_log import TableLog
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.slotlog.snapshot import Table
 

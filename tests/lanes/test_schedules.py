@@ -18,7 +18,7 @@ from sparkonce.errors import OutputUnavailable
 from sparkonce.lanes import sender
 from sparkonce.lanes.protocol import LanePlace
 from sparkonce.lanes.sender import WriterOptions
-from sparkonce.lanes.table import TableLog
+from sparkonce.lanes.table_log import TableLog
 from sparkonce.lanes.writer import Writer
 from sparkonce.sink.objects.protocol import StoreObjects
 from sparkonce.sink.slotlog.snapshot import decided, seen_in

@@ -16,7 +16,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import Certainty, InvalidInput, LaneRetired, OutputCorrupt, OutputUnavailable
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LanePlace, RowBatch
 from sparkonce.lanes.rows import parquet_of, spark_schema
-from sparkonce.lanes.table import TableLog, lanes_of
+from sparkonce.lanes.table_log import TableLog, lanes_of
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
 from sparkonce.sink.slotlog import layout

@@ -14,7 +14,7 @@ from sparkonce.cli.view.terminal import tell
 
 if TYPE_CHECKING:
     from sparkonce.lanes.protocol import LaneEntry
-    from sparkonce.lanes.table import TableLog
+    from sparkonce.lanes.table_log import TableLog
 
 app = typer.Typer(help="Inspect the lanes of a table, and end one.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -30,7 +30,7 @@ def list_lanes(table: Location, *, as_json: Json = False) -> ExitCode:
 
     Example: sparkonce lanes list lake/orders
     """
-    from sparkonce.lanes.table import TableLog, lanes_of
+    from sparkonce.lanes.table_log import TableLog, lanes_of
     from sparkonce.sink.slotlog.snapshot import Table
 
     objects = Table(table).objects
@@ -102,7 +102,9 @@ def show(
 
 @app.command("retire")
 def retire(table: Location, name: Name) -> ExitCode:
-    """End a lane for ever: its rows stay, and no writer can acquire it again. A writer that has it now is fenced.
+    """End a lane for ever: its rows stay, and no writer can acquire it again.
+
+    A writer that has it now is fenced.
 
     Example: sparkonce lanes retire lake/orders tap-7
     """
@@ -115,7 +117,7 @@ def retire(table: Location, name: Name) -> ExitCode:
 def _lane(table: str, name: str) -> TableLog:
     """Raises: InvalidInput: there is no such lane."""
     from sparkonce.errors import InvalidInput
-    from sparkonce.lanes.table import TableLog
+    from sparkonce.lanes.table_log import TableLog
     from sparkonce.sink.slotlog.snapshot import Table
 
     log = TableLog(Table(table).objects, name)

@@ -37,7 +37,7 @@ from sparkonce.lanes.sender import (
     Sender,
     WriterOptions,
 )
-from sparkonce.lanes.table import TableLog, position_text
+from sparkonce.lanes.table_log import TableLog, position_text
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.snapshot import Table
 

@@ -75,7 +75,7 @@ CLAIM_TRIES = 1_000
 _OPENING = re.compile(rf"[0-9a-f]{{64}}-{LANE}-g1")
 
 
-class _Chain(NamedTuple):
+class _LaneChain(NamedTuple):
     key: SinkKey
     """Of its opening."""
     chain: stream.Chain
@@ -135,11 +135,11 @@ class TableLog:
             match outcome:
                 case Committed(slot):
                     hit("lanes.claim.after")
-                    return self._own(_Chain(found.key, found.chain.followed_by(slot)))
+                    return self._own(_LaneChain(found.key, found.chain.followed_by(slot)))
                 case FencedOff(slot):
                     token = slot.token + 1
                 case AlreadyCommitted(slot) | Conflicting(slot):
-                    found = _Chain(found.key, found.chain.followed_by(slot))
+                    found = _LaneChain(found.key, found.chain.followed_by(slot))
                 case _:
                     raise OutputUnavailable(f"the lane {self.name} of {self.uri} cannot be acquired now; try again")
         raise OutputUnavailable(
@@ -242,12 +242,12 @@ class TableLog:
     def _generation(self, generation: int) -> SinkKey:
         return SinkKey(key_hash=self._hash, output=LANE, generation=generation)
 
-    def _held(self) -> _Chain:
+    def _held(self) -> _LaneChain:
         if self._chain is None:
             raise RuntimeError("the lane was not acquired")
-        return _Chain(self._key, self._chain)
+        return _LaneChain(self._key, self._chain)
 
-    def _own(self, found: _Chain) -> LaneOwner:
+    def _own(self, found: _LaneChain) -> LaneOwner:
         self._hold(found)
         self._fenced = False
         last = found.chain.last
@@ -257,7 +257,7 @@ class TableLog:
             epoch=last.token, last=lane.last, position=_position(lane), data_schema=found.chain.last.data_schema
         )
 
-    def _hold(self, found: _Chain) -> None:
+    def _hold(self, found: _LaneChain) -> None:
         self._key, self._chain = found.key, found.chain
 
     def _last_generation(self) -> int:
@@ -271,16 +271,16 @@ class TableLog:
                 known, step = probed, step * 2
         return known
 
-    def _newest(self) -> _Chain | None:
+    def _newest(self) -> _LaneChain | None:
         generation = self._last_generation()
         if generation == 0:
             return None
         key = self._generation(generation)
         opening = blocking.run(self._sink.find(key))
         assert opening is not None  # slots never vanish
-        return _Chain(key, blocking.run(stream.walk(self._sink, key, opening)))
+        return _LaneChain(key, blocking.run(stream.walk(self._sink, key, opening)))
 
-    def _opened(self, before: _Chain | None, token: int) -> _Chain:
+    def _opened(self, before: _LaneChain | None, token: int) -> _LaneChain:
         """The generation after an ended one, or the first one; opened here unless it is open.
 
         Raises:
@@ -299,7 +299,7 @@ class TableLog:
             outcome = blocking.run(self._sink.commit(key, opening, lowest=lowest))
             match outcome:
                 case Committed(slot) | AlreadyCommitted(slot) | Conflicting(slot):
-                    return _Chain(key, blocking.run(stream.walk(self._sink, key, slot)))
+                    return _LaneChain(key, blocking.run(stream.walk(self._sink, key, slot)))
                 case FencedOff(slot):
                     token = slot.token + 1
                 case _:
@@ -313,7 +313,7 @@ class TableLog:
             found = blocking.run(stream.commit(self._sink, held.key, held.chain, end)).slot
             if found.token != self._epoch or found.state is not SlotState.COMMITTED:
                 return AppendOutcome(AppendKind.FENCED)  # else it is this end, or that of a try without an answer
-            held = _Chain(held.key, held.chain.followed_by(found))
+            held = _LaneChain(held.key, held.chain.followed_by(found))
             self._hold(held)
         hit("lanes.rolled")
         opened = self._opened(held, self._epoch)
@@ -342,15 +342,15 @@ class TableLog:
             mark = self._mark(stream.Chain(last, last))
         return _laned(slot, mark, data_schema=last.data_schema if last else "")
 
-    def _claim(self, found: _Chain, token: int) -> Slot:
+    def _claim(self, found: _LaneChain, token: int) -> Slot:
         slot = stream.empty_batch(found.chain, found.key, found.chain.next, token, plan="")
         return _laned(slot, self._mark(found.chain), data_schema=found.chain.last.data_schema)
 
-    def _end(self, held: _Chain, *, retired: bool) -> Slot:
+    def _end(self, held: _LaneChain, *, retired: bool) -> Slot:
         slot = stream.end_of(held.chain, held.key, self._epoch, by="")
         return _laned(slot, self._mark(held.chain, retired=retired or None), data_schema=held.chain.last.data_schema)
 
-    def _slot(self, held: _Chain, place: LanePlace) -> Slot:
+    def _slot(self, held: _LaneChain, place: LanePlace) -> Slot:
         assert isinstance(place, _TablePlace)  # of `next_place`
         batches = place.batches
         before = _lane(held.chain.last)
@@ -392,7 +392,7 @@ class TableLog:
             self._fenced = True
             return AppendOutcome(AppendKind.FENCED)
         held = self._held()
-        self._hold(_Chain(held.key, held.chain.followed_by(outcome.slot)))
+        self._hold(_LaneChain(held.key, held.chain.followed_by(outcome.slot)))
         return AppendOutcome(AppendKind.APPENDED, entry_of(outcome.slot))
 
     def _already(self, place: LanePlace) -> AppendOutcome:
@@ -440,8 +440,9 @@ def lanes_of(objects: TableObjects) -> list[str]:
         name = folder.rpartition("/")[2]
         if _OPENING.fullmatch(name) and (key := SinkKey.parse(name)) is not None:
             slot = blocking.run(sink.find(key))
-            if slot is not None and slot.stream is not None and slot.stream.lane is not None:
-                found.append(slot.stream.lane.name)
+            lane = slot.stream.lane if slot is not None and slot.stream is not None else None
+            if lane is not None and hash_of(DOMAIN, lane.name) == key.key_hash:  # else another program wrote it
+                found.append(lane.name)
     return sorted(found)
 
 

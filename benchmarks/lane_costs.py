@@ -1,0 +1,232 @@
+"""Compares a lane's writer with what its work is made of, on the same disk: pyarrow's own Parquet writes, and two durable creates.
+
+*rows*: ROWS rows of about 200 bytes, handed over as Arrow tables of BATCH rows, from the first append to the end of `close`; raw: pyarrow
+writes each table into a file of its own, flushed to disk. *commit*: an append of one row that waits for its place, one at a time; raw: the
+same file and a slot of as many bytes by the same store. *acquire*: a writer is opened behind PLACES places, which are laid down as files
+beforehand; nothing to compare. *read*: all rows by pyarrow, with the files that `sparkonce.files` names; raw: the same files, named
+beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import pyarrow as pa
+from measure import Cost, Goal, Row, WrongEffect, interleaved
+from pyarrow import parquet
+
+import sparkonce
+from sparkonce.blocking import run
+from sparkonce.lanes.protocol import AppendKind, RowBatch
+from sparkonce.lanes.sender import WriterOptions
+from sparkonce.lanes.table_log import TableLog
+from sparkonce.lanes.writer import Writer
+from sparkonce.sink.objects.local import FolderObjects
+
+BATCH = 10_000
+"""Rows of one table: about 2 MB."""
+COMMITS = 20
+"""Appends of one row in a pair."""
+OURS, RAW = "a lane", "raw"
+
+
+@dataclass
+class LaneCosts:
+    """The part `lanes`; `say` gets a line per pair. places: behind which a writer is opened; rows: of a pair."""
+
+    scratch: Path
+    pairs: int
+    say: Callable[[str], None]
+    rows: int = 500_000
+    places: int = 100_000
+    read_places: int = 10_000
+    costs: dict[str, dict[str, list[Cost]]] = field(default_factory=dict)
+
+    def measure(self) -> list[Row]:
+        """Raises WrongEffect if a row is missing in the end."""
+        table = _rows(BATCH)
+        self.say(
+            f"lanes: {self.pairs} pairs and one to warm up, {self.rows} rows of {table.nbytes // BATCH} bytes each"
+        )
+        acquired = self._acquired()
+        reads = self._reads()
+        for pair in range(self.pairs + 1):
+            found = {"rows": self._written(pair, table), "commit": self._committed(pair)}
+            if pair:
+                for what, costs in found.items():
+                    for name, cost in costs.items():
+                        self.costs.setdefault(what, {}).setdefault(name, []).append(cost)
+            which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+            told = ", ".join(
+                f"{what} {costs[OURS].wall:.2f} / {costs[RAW].wall:.2f} ms ({costs[OURS].cpu:.2f} / {costs[RAW].cpu:.2f} of CPU)"
+                for what, costs in found.items()
+            )
+            self.say(f"lanes: {which}: {told}")
+        per_row, commit = self.costs["rows"], self.costs["commit"]
+        return [
+            Row(
+                what="lanes: rows, for 1,000",
+                unit="CPU ms",
+                ours=[each.cpu for each in per_row[OURS]],
+                raw=[each.cpu for each in per_row[RAW]],
+                goal=Goal(1.25, "<= 1.25x"),
+            ),
+            Row(
+                what="lanes: commit of one row",
+                unit="ms",
+                ours=[each.wall for each in commit[OURS]],
+                raw=[each.wall for each in commit[RAW]],
+                goal=Goal(1.3, "<= 1.3x"),
+            ),
+            Row(
+                what=f"lanes: acquire behind {self.places:,} places",
+                unit="ms",
+                ours=acquired,
+                goal=Goal(1000, "<= 1 s", absolute=True),
+            ),
+            Row(
+                what=f"lanes: read {self.read_places:,} places",
+                unit="ms",
+                ours=[ours for ours, _ in reads],
+                raw=[raw for _, raw in reads],
+                goal=Goal(1.1, "<= 1.1x"),
+            ),
+        ]
+
+    def _written(self, pair: int, table: pa.Table) -> dict[str, Cost]:
+        """For 1,000 rows."""
+        spent = {}
+        tables = self.rows // BATCH
+        for name in (OURS, RAW) if pair % 2 else (RAW, OURS):
+            folder = self.scratch / f"rows-{pair}-{'ours' if name == OURS else 'raw'}"
+            wall, cpu = perf_counter(), process_time()
+            if name == OURS:
+                with sparkonce.writer(folder, name="bench") as writer:
+                    for number in range(tables):
+                        writer.append(table, position=number)
+            else:
+                folder.mkdir()
+                for number in range(tables):
+                    with (folder / f"{number}.parquet").open("wb") as file:
+                        parquet.write_table(table, file)
+                        os.fsync(file.fileno())
+            spent[name] = Cost(
+                1e6 * (perf_counter() - wall) / (tables * BATCH), 1e6 * (process_time() - cpu) / (tables * BATCH)
+            )
+            if name == OURS:
+                rows = sum(parquet.read_metadata(_path(file)).num_rows for file in sparkonce.files(folder))
+                if rows != tables * BATCH:
+                    raise WrongEffect(f"of {tables * BATCH} rows {rows} are there")
+        return spent
+
+    def _committed(self, pair: int) -> dict[str, Cost]:
+        """The median of COMMITS."""
+        folder = self.scratch / f"commit-{pair}"
+        objects = FolderObjects(folder)
+        writer = Writer(TableLog(objects, "bench"), WriterOptions(linger=0.0))
+        writer.append({"n": 0}, position=0).result()
+        first = max(folder.glob("_data/*/*/*.parquet"))
+        slot = max(folder.glob("_idem/*-b1/*.json"))
+        data, body = first.read_bytes(), slot.read_bytes()
+        walls: dict[str, list[float]] = {OURS: [], RAW: []}
+        cpus: dict[str, list[float]] = {OURS: [], RAW: []}
+        for number, name in interleaved((OURS, RAW), COMMITS, warm_up=False):
+            wall, cpu = perf_counter(), process_time()
+            if name == OURS:
+                writer.append({"n": number}, position=number).result()
+            else:
+                unique = secrets.token_hex(8)
+                run(objects.create(f"raw/{unique}/1-{unique}/0.parquet", data))
+                run(objects.create(f"raw-slots/{unique}/1.json", body))
+            walls[name].append(1000 * (perf_counter() - wall))
+            cpus[name].append(1000 * (process_time() - cpu))
+        writer.close()
+        return {name: Cost(median(walls[name]), median(cpus[name])) for name in (OURS, RAW)}
+
+    def _acquired(self) -> list[float]:
+        """Milliseconds of each acquisition behind many places."""
+        objects = FolderObjects(self.scratch / "many", durable=False)
+        laid(objects, self.places)
+        times = []
+        for pair in range(self.pairs + 1):
+            began = perf_counter()
+            owner = TableLog(FolderObjects(self.scratch / "many"), "bench").acquire()
+            if pair:
+                times.append(1000 * (perf_counter() - began))
+            if owner.last != self.places:
+                raise WrongEffect(f"of {self.places} places the writer saw {owner.last}")
+        return times
+
+    def _reads(self) -> list[tuple[float, float]]:
+        """Milliseconds of each read of all rows: by the names in the table, and by names that are known."""
+        folder = self.scratch / "read"
+        objects = FolderObjects(folder, durable=False)
+        log = TableLog(objects, "bench")
+        log.batches_limit = 1
+        writer = Writer(log, WriterOptions(linger=0.0, batch_size=1))
+        for number in range(self.read_places):
+            writer.append({"n": number})
+            if number % 100 == 0:
+                writer.flush()
+        writer.close()
+        log.tidy()
+        files = [_path(each) for each in sparkonce.files(folder)]
+
+        def seconds(work: Callable[[], int]) -> float:
+            began = perf_counter()
+            if (rows := work()) != self.read_places:
+                raise WrongEffect(f"of {self.read_places} rows {rows} were read")
+            return 1000 * (perf_counter() - began)
+
+        def ours() -> int:
+            return int(parquet.read_table([_path(each) for each in sparkonce.files(folder)]).num_rows)
+
+        def raw() -> int:
+            return int(parquet.read_table(files).num_rows)
+
+        times = []
+        for pair in range(self.pairs + 1):
+            found = {
+                name: seconds(work)
+                for name, work in (((OURS, ours), (RAW, raw)) if pair % 2 else ((RAW, raw), (OURS, ours)))
+            }
+            if pair:
+                times.append((found[OURS], found[RAW]))
+        return times
+
+    def dump(self) -> dict[str, Any]:
+        return {"rows": self.rows, "places": self.places, "readPlaces": self.read_places, "commitsPerPair": COMMITS}
+
+
+def laid(objects: FolderObjects, places: int) -> None:
+    """Writes a lane of as many places, each with one batch without rows."""
+    log = TableLog(objects, "bench")
+    log.acquire()
+    for number in range(1, places + 1):
+        place = log.next_place([RowBatch(b"", 0, "")], first=number, position=number)
+        if log.commit(place).kind is not AppendKind.APPENDED:
+            raise WrongEffect(f"place {number} was refused")
+
+
+def _rows(count: int) -> pa.Table:
+    """Rows of about 200 bytes, as a tap has them: two numbers, an instant and texts."""
+    texts = [secrets.token_hex(16) for _ in range(count)]
+    return pa.table(
+        {
+            "id": pa.array(range(count), pa.int64()),
+            "amount": pa.array([each / 7 for each in range(count)], pa.float64()),
+            "at": pa.array(range(count), pa.timestamp("us", tz="UTC")),
+            **{f"text{n}": pa.array([f"{each}{n:013}" for each in texts]) for n in range(4)},
+        }
+    )
+
+
+def _path(url: str) -> str:
+    return url.removeprefix("file://")

@@ -1,0 +1,44 @@
+"""The version in use before this one, at a table with a lane."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparkonce
+from harness.patience import completed
+from harness.previous_version import IN_USE, Version, previous
+from sparkonce.lanes.table_log import TableLog
+from sparkonce.sink.objects.local import FolderObjects
+
+BEFORE_LANES = "d3c09063afd8eb7f53858acd5a08461c09cd0649"
+"""The last commit that does not know lanes."""
+READ = "import sys; from sparkonce.sink.slotlog.snapshot import Table; print(len(Table(sys.argv[1]).files()))"
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Version:
+    return previous(tmp_path_factory.mktemp("previous"))
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_version_before_reads_the_table_or_refuses_it_by_name(
+    tmp_path: Path, before: Version, snapshot: bool
+) -> None:
+    """One that does not know lanes refuses, whether or not the readers' snapshot has their slots; a later one reads all rows."""
+    table = tmp_path / "t"
+    with sparkonce.writer(table, name="tap", linger=0.0) as writer:
+        for n in range(70):
+            writer.append({"n": n})
+            writer.flush()
+    if snapshot:
+        TableLog(FolderObjects(table), "tap").tidy()
+        assert list((table / "_idem" / "_snapshot").iterdir())
+    done = completed([sys.executable, "-c", READ, str(table)], 60, env={**os.environ, **before.environment})
+    if IN_USE == BEFORE_LANES:
+        assert "has schema 9 and this version reads up to 8; upgrade sparkonce" in done.stderr
+    else:
+        assert done.stdout == "70\n"
