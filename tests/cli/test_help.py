@@ -15,7 +15,7 @@ from sparkonce.cli.exits import ExitCode
 
 COMMANDS = ["run", "plan", "render", "send", "rerun", "cancel", "audit", "sweep", "doctor", "convert", "bind", "adopt"]
 KEYS = ["list", "show", "history", "explain", "resolve", "forget", "purge"]
-LANES = ["list", "show", "retire"]
+LANES = ["list", "show", "range", "retire"]
 ALL = [[each] for each in COMMANDS] + [["keys", each] for each in KEYS] + [["lanes", each] for each in LANES]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import sparkonce
+from harness.lane_log import numbers_of
 from sparkonce.cli.app import main
 from sparkonce.cli.exits import ExitCode
-from sparkonce.errors import LaneRetired, WriterFenced
+from sparkonce.errors import InvalidInput, LaneRetired, WriterFenced
 
 
 @pytest.fixture
@@ -59,6 +60,37 @@ def test_the_places_of_a_lane_are_shown(lake: Path, capsys: pytest.CaptureFixtur
         ["g1-b2", "2", "1"],
         ["g1-b3", "3", "1"],
     ]
+
+
+def test_a_range_is_for_one_job(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed is what is read; the next range follows it, and where nothing follows nothing is printed."""
+    taken: list[int] = []
+    after, found = 0, ""
+    for _ in range(3):
+        assert main(["lanes", "range", "lake", "tap-7", "--after", str(after), "--most", "2"]) == ExitCode.SUCCEEDED
+        found = capsys.readouterr().out.strip()
+        if found:
+            taken += [
+                n for file in sparkonce.files("lake", batches=found) for n in numbers_of(file.removeprefix("file://"))
+            ]
+            after = int(found.rpartition("-")[2])
+    assert (taken, after, found) == ([0, 1, 2], 3, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["tap-7", "tap-7@", "tap-7@3", "tap-7@0-2", "tap-7@3-2", "@1-2", "tap-7@1-2x", "tap-7@1-" + "9" * 30]
+)
+def test_what_is_no_range_is_refused(lake: Path, text: str) -> None:
+    """With what it must be."""
+    with pytest.raises(InvalidInput, match=r"must be a range as `sparkonce lanes range` prints it: NAME@FIRST-LAST$"):
+        sparkonce.files(lake, batches=text)
+
+
+@pytest.mark.parametrize("text", ["tap-7@3-4", "tap-8@1-1", "tap-7@4-9"])
+def test_a_range_that_is_not_wholly_there_is_refused(lake: Path, text: str) -> None:
+    """A job never takes a part of what its revision says."""
+    with pytest.raises(InvalidInput, match=rf"^\S+lake has \d of the \d batches {text}; `sparkonce lanes show"):
+        sparkonce.files(lake, batches=text)
 
 
 def test_a_lane_is_retired(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

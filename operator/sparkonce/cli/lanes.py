@@ -100,6 +100,28 @@ def show(
     return ExitCode.SUCCEEDED
 
 
+@app.command("range")
+def next_range(
+    table: Location,
+    name: Name,
+    *,
+    after: Annotated[int, typer.Option(min=0, help="Number of the last batch that was taken.")] = 0,
+    most: Annotated[int | None, typer.Option(min=1, help="Batches at most.", show_default=False)] = None,
+) -> ExitCode:
+    """Print the batches of a lane after a number, for a job that takes them once.
+
+    It prints nothing if there is no further one. The text goes into the job's revision and arguments, and `sparkonce.read(spark, TABLE,
+    batches=TEXT)` reads exactly these.
+
+    Example: sparkonce lanes range lake/orders tap-7 --after 250
+    """
+    last = _lane(table, name).newest()
+    upto = 0 if last is None else last.last if most is None else min(last.last, after + most)
+    if upto > after:
+        tell(f"{name}@{after + 1}-{upto}")
+    return ExitCode.SUCCEEDED
+
+
 @app.command("retire")
 def retire(table: Location, name: Name) -> ExitCode:
     """End a lane for ever: its rows stay, and no writer can acquire it again.

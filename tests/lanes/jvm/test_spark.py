@@ -48,6 +48,18 @@ def test_lanes_and_columns_are_joined(spark: SparkSession, tmp_path: Path) -> No
     assert rows == {(1, None, None), (2, "x", None), (3, None, 1.5)}
 
 
+def test_a_range_of_batches_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Exactly the rows of these batches; a range without rows is an empty frame with the lane's columns."""
+    with sparkonce.writer(tmp_path / "t", name="tap@home", linger=0.0) as writer:
+        for n in range(5):
+            writer.append({"n": n} if n != 3 else [], position=n)
+            writer.flush()
+    path = str(tmp_path / "t")
+    assert [row.n for row in sparkonce.read(spark, path, batches="tap@home@2-3").orderBy("n").collect()] == [1, 2]
+    nothing = sparkonce.read(spark, path, batches="tap@home@4-4")
+    assert (nothing.columns, nothing.count()) == (["n"], 0)
+
+
 def test_a_lane_without_rows_is_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     """Its columns are known once a row was written; before, there is nothing to read."""
     sparkonce.writer(tmp_path / "t", name="tap").close()

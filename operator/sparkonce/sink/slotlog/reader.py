@@ -44,24 +44,29 @@ _NULLS = {"nullable", "containsNull", "valueContainsNull"}
 _CAST = re.compile(r"(byte|short|integer|long|decimal\(\d+,\d+\)|boolean|date|string)$")
 """Types whose values Spark reads from their text as they were."""
 
+_RANGE = re.compile(r"(.+)@(\d{1,18})-(\d{1,18})")
+"""Batches of a lane: its name, the first and the last number."""
+
 Partitioning = tuple[tuple[str, str], ...]
 """The folders' name of each partition column, and the column; in the order of the folders. Empty where all columns are in the files."""
 
 
-def read(spark: SparkSession, path: str | Path) -> DataFrame:
+def read(spark: SparkSession, path: str | Path, *, batches: str | None = None) -> DataFrame:
     """The current rows of the slot log at `path`: a local path (relative to the working directory) or a URL as in `spec.outputs`.
 
     Columns that a slot lacks are null in its rows.
+
+    batches: only these of one lane, as `sparkonce lanes range` prints them: `tap-7@251-300`.
 
     Raises:
         NothingCommitted: no job has committed to the table yet.
         FilesMissing: a committed file is missing, or has another size.
         OutputCorrupt: a slot or a list of files does not parse.
         OutputUnavailable: the store did not answer.
-        InvalidInput: not a valid location, or slots whose columns cannot be merged.
+        InvalidInput: not a valid location, or slots whose columns cannot be merged; or `batches` that are not all there.
         OutputUnsupported: a scheme that is not supported.
     """
-    objects, seen = _complete(path)
+    objects, seen = _complete(path, batches)
     where = objects.where("").rstrip("/")
     schemas = [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
     schema = merged(schemas, where=where) if len(schemas) == len(seen) else None
@@ -73,15 +78,15 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
     return _frame(spark, scans, schema, base=objects.where(layout.DATA))
 
 
-def files(path: str | Path) -> list[str]:
+def files(path: str | Path, *, batches: str | None = None) -> list[str]:
     """URLs of the files with the table's current rows: `spark.read.parquet(*sparkonce.files(path))`.
 
-    Files that an earlier version wrote lack the partition columns, whose values are in the names of their folders.
+    Files that an earlier version wrote lack the partition columns, whose values are in the names of their folders. batches: as for `read`.
 
     Raises:
         SparkonceError: as for `read`.
     """
-    objects, seen = _complete(path)
+    objects, seen = _complete(path, batches)
     return [objects.where(file.path) for _, found in seen for file in found]
 
 
@@ -105,8 +110,8 @@ def _told_by_folder(name: str, field: Mapping[str, Any] | None) -> bool:
     return bool(_CAST.match(field["type"])) and (name == NULL or is_plain(name))
 
 
-def _complete(path: str | Path) -> tuple[TableObjects, Shown]:
-    """The visible slots with the files that readers see, once those are known to exist."""
+def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObjects, Shown]:
+    """The visible slots with the files that readers see, once those are known to exist. batches: see `read`."""
     table = Table(str(path))
     objects, seen = table.objects, table.seen()
     where = objects.where("").rstrip("/").removeprefix("file://")
@@ -114,12 +119,39 @@ def _complete(path: str | Path) -> tuple[TableObjects, Shown]:
         raise NothingCommitted(
             f"no job has committed anything to {where} yet; run one that declares it as an output, or check the path"
         )
+    if batches is not None:
+        seen = of_batches(seen, batches, where=where)
     if missing := blocking.run(missing_of(objects, (file for _, found in seen for file in found))):
         raise FilesMissing(
             f"{len(missing)} committed file(s) of {where} are missing or changed, the first is {missing[0]}; "
             "restore them from a backup, or rerun the job that wrote them"
         )
     return objects, seen
+
+
+def of_batches(seen: Shown, batches: str, *, where: str) -> Shown:
+    """The slots that hold these batches of a lane, with the files of those. where: the table, for errors.
+
+    Raises:
+        InvalidInput: not a range, or not all of it is in the table.
+    """
+    asked = _RANGE.fullmatch(batches)
+    first, last = (int(asked[2]), int(asked[3])) if asked else (0, 0)
+    if asked is None or not 1 <= first <= last:
+        raise InvalidInput(
+            f"batches is {batches!r}, and must be a range as `sparkonce lanes range` prints it: NAME@FIRST-LAST"
+        )
+    found, covered = [], 0
+    for slot, own in seen:
+        lane = slot.stream.lane if slot.stream is not None else None
+        if lane is None or lane.name != asked[1] or not (lane.first <= last and lane.last >= first):
+            continue
+        covered += min(last, lane.last) - max(first, lane.first) + 1
+        found.append((slot, [file for file in own if first <= int(Path(file.path).stem) <= last]))
+    if covered < (count := last - first + 1):
+        show = f"sparkonce lanes show {where} {asked[1]} --all"
+        raise InvalidInput(f"{where} has {covered} of the {count} batches {batches}; `{show}` shows those that it has")
+    return found
 
 
 def _frame(
