@@ -19,14 +19,29 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from sparkonce.blocking import run
 from sparkonce.errors import LaneRetired, OutputUnavailable
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
+from sparkonce.sink.objects.protocol import TableObjects
+from sparkonce.sink.slotlog.snapshot import decided, seen_in
 
 
 def numbers_of(file: Any) -> list[int]:
     """The column `n` of a Parquet file, given by its path or its bytes."""
     source = pa.BufferReader(file) if isinstance(file, bytes) else file
     return [int(n) for n in parquet.read_table(source, columns=["n"]).column("n").to_pylist() if n is not None]
+
+
+def rows_in(objects: TableObjects) -> list[int]:
+    """The column `n` of what readers of the table see, in the order of its lanes."""
+    found: list[int] = []
+    for _, files in run(seen_in(objects, run(decided(objects)))):
+        for file in files:
+            data = run(objects.get(file.path))
+            assert data is not None, file.path
+            assert len(data) == file.bytes
+            found += numbers_of(data)
+    return found
 
 
 Faults = Callable[[str], str]

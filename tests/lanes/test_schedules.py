@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 
 from harness import effort
 from harness.eventually import assert_eventually
-from harness.lane_log import Broker, FakeLog, numbers_of
+from harness.lane_log import Broker, FakeLog, numbers_of, rows_in
 from harness.lane_schedules import Findings, play
 from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
@@ -21,7 +21,6 @@ from sparkonce.lanes.sender import WriterOptions
 from sparkonce.lanes.table_log import TableLog
 from sparkonce.lanes.writer import Writer
 from sparkonce.sink.objects.protocol import StoreObjects
-from sparkonce.sink.slotlog.snapshot import decided, seen_in
 
 SCHEDULES = effort.size("lane schedules")
 
@@ -99,16 +98,7 @@ def on_table(seed: int) -> Findings:
     def make_log(faults: Callable[[str], str], freeze: Callable[[], None]) -> TableLog:
         return TableLog(LossyStore(store, late, faults, freeze), "tap", places=places)
 
-    def rows() -> list[int]:
-        found: list[int] = []
-        for _, files in run(seen_in(plain, run(decided(plain)))):
-            for file in files:
-                data = run(plain.get(file.path))
-                assert data is not None, file.path
-                found += numbers_of(data)
-        return found
-
-    found = play(seed, make_log, rows)
+    found = play(seed, make_log, lambda: rows_in(plain))
     kept = {(each.place, each.digests) for each in TableLog(plain, "tap").entries()}
     found.wrong += [
         f"acknowledged and not there: {each}" for each in found.acked if (each.place, each.digests) not in kept

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
-from harness.lane_log import numbers_of
+from harness.lane_log import rows_in
 from sparkonce.blocking import run
 from sparkonce.errors import Certainty, InvalidInput, LaneRetired, OutputCorrupt, OutputUnavailable
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LanePlace, RowBatch
@@ -20,7 +20,6 @@ from sparkonce.lanes.table_log import TableLog, lanes_of
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
 from sparkonce.sink.slotlog import layout
-from sparkonce.sink.slotlog.snapshot import decided, seen_in
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -70,19 +69,6 @@ class Silent:
         return await self.objects.get(path)
 
 
-def numbers(objects: TableObjects) -> list[int]:
-    """What readers see, in the order of the lane."""
-    seen = run(seen_in(objects, run(decided(objects))))
-    files = [file for _, files in seen for file in files]
-    found: list[int] = []
-    for file in files:
-        data = run(objects.get(file.path))
-        assert data is not None
-        assert len(data) == file.bytes
-        found += numbers_of(data)
-    return found
-
-
 def test_a_new_lane_begins_at_nothing(objects: TableObjects) -> None:
     """No number, no position, no columns; its first batch is number 1."""
     log = TableLog(objects, "tap")
@@ -92,7 +78,7 @@ def test_a_new_lane_begins_at_nothing(objects: TableObjects) -> None:
     assert (outcome.kind, outcome.certainty) == (AppendKind.APPENDED, Certainty.APPLIED)
     assert outcome.entry is not None
     assert (outcome.entry.first, outcome.entry.last, outcome.entry.rows) == (1, 1, 2)
-    assert numbers(objects) == [1, 2]
+    assert rows_in(objects) == [1, 2]
 
 
 def test_who_comes_back_goes_on_where_the_log_says(objects: TableObjects) -> None:
@@ -117,7 +103,7 @@ def test_the_last_to_acquire_owns_the_lane_before_it_appends(objects: TableObjec
         AppendKind.FENCED,
         AppendKind.APPENDED,
     ]
-    assert numbers(objects) == [2]
+    assert rows_in(objects) == [2]
 
 
 def test_a_zombie_is_refused_in_every_later_place(objects: TableObjects) -> None:
@@ -132,7 +118,7 @@ def test_a_zombie_is_refused_in_every_later_place(objects: TableObjects) -> None
     assert owner.acquire().last == 1
     append(owner, 2, batch(20))
     assert [zombie.commit(place).kind for place in ahead] == [AppendKind.FENCED] * 3
-    assert numbers(objects) == [1, 20]
+    assert rows_in(objects) == [1, 20]
 
 
 def test_a_commit_whose_answer_is_lost_is_found_again(objects: TableObjects) -> None:
@@ -149,7 +135,7 @@ def test_a_commit_whose_answer_is_lost_is_found_again(objects: TableObjects) -> 
         faulty.silent = False
         assert log.commit(place).kind is AppendKind.APPENDED
         assert log.commit(place).kind is AppendKind.DUPLICATE
-    assert numbers(objects) == [1, 1]
+    assert rows_in(objects) == [1, 1]
 
 
 def test_an_abandoned_place_is_decided(objects: TableObjects) -> None:
@@ -181,7 +167,7 @@ def test_one_number_with_other_bytes_is_a_conflict(objects: TableObjects) -> Non
     assert (again.kind, again.entry and again.entry.first) == (AppendKind.DUPLICATE, 3)
     assert append(log, 3, batch(4)).kind is AppendKind.CONFLICT
     assert append(log, 7, batch(7)).kind is AppendKind.GAP
-    assert numbers(objects) == [1, 2, 3, 4, 5]
+    assert rows_in(objects) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("places", [1, 2, 3])
@@ -197,7 +183,7 @@ def test_a_lane_goes_on_in_the_next_generation(objects: TableObjects, places: in
     assert (owner.last, owner.position) == (8, 8)
     assert append(log, 9, batch(90)).kind is AppendKind.FENCED
     assert append(successor, 9, batch(9), position=9).kind is AppendKind.APPENDED
-    assert numbers(objects) == list(range(1, 10))
+    assert rows_in(objects) == list(range(1, 10))
     firsts = [each.first for each in TableLog(objects, "tap").entries() if each.last >= each.first]
     assert firsts == list(range(1, 10))
 
@@ -218,7 +204,7 @@ def test_a_writer_that_dies_between_an_end_and_an_opening_is_followed(objects: T
     assert successor.acquire().last == 1
     append(successor, 2, batch(20))
     assert log.commit(place).kind is AppendKind.FENCED
-    assert numbers(objects) == [1, 20]
+    assert rows_in(objects) == [1, 20]
 
 
 def test_writers_that_acquire_at_once_get_different_epochs(tmp_path: Path) -> None:
@@ -239,7 +225,7 @@ def test_writers_that_acquire_at_once_get_different_epochs(tmp_path: Path) -> No
     kinds = {number: append(logs[number], 1, batch(number)).kind for number in owners}
     last = max(owners, key=lambda number: owners[number])
     assert kinds == {n: AppendKind.APPENDED if n == last else AppendKind.FENCED for n in owners}
-    assert numbers(objects) == [last]
+    assert rows_in(objects) == [last]
 
 
 def test_a_retired_lane_keeps_its_rows_and_takes_no_writer(objects: TableObjects) -> None:
@@ -253,7 +239,7 @@ def test_a_retired_lane_keeps_its_rows_and_takes_no_writer(objects: TableObjects
     for attempt in (lambda: TableLog(objects, "tap").acquire(), lambda: TableLog(objects, "tap").retire(by="ops")):
         with pytest.raises(LaneRetired, match=r"^the lane tap of \S+ was retired by ops; write to another name$"):
             attempt()
-    assert numbers(objects) == [1]
+    assert rows_in(objects) == [1]
 
 
 def test_lanes_of_a_table_are_listed_by_name(objects: TableObjects) -> None:
@@ -263,7 +249,7 @@ def test_lanes_of_a_table_are_listed_by_name(objects: TableObjects) -> None:
         log.acquire()
         append(log, 1, batch(n))
     assert lanes_of(objects) == ["B", "a", "b/2"]
-    assert sorted(numbers(objects)) == [0, 1, 2]
+    assert sorted(rows_in(objects)) == [0, 1, 2]
 
 
 def test_a_slot_that_cannot_be_read_stops_the_lane(objects: TableObjects) -> None:

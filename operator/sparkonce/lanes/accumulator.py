@@ -47,6 +47,11 @@ class Accumulator:
         """Bytes of appends without an outcome."""
         return self._used
 
+    @property
+    def oldest(self) -> float | None:
+        """Monotonic seconds of the oldest append that was not taken for sending; None without any."""
+        return self._full[0].since if self._full else self._open.since if self._open is not None else None
+
     def ask(self) -> object:
         """A turn in the line for room; end it with `leave`."""
         turn = object()

@@ -21,6 +21,7 @@ from sparkonce.failpoints import hit
 from sparkonce.lanes import rows as arrow
 from sparkonce.lanes.accumulator import Accumulator, OpenBatch
 from sparkonce.lanes.protocol import AppendKind, LaneEntry, LaneLog, LanePlace, RowBatch
+from sparkonce.observe.meter import LaneMeter, NoLaneMeter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,8 @@ class WriterOptions:
     """From the append on, after which an append without an answer is decided, and fails unless it was written."""
     max_block: float = MAX_BLOCK
     """For which `append` waits for room in the buffer."""
+    meter: LaneMeter | None = None
+    """Is told what becomes of appends; `sparkonce.observe.lane_metrics.LaneMetrics` gives it to Prometheus."""
     schema: Any = None
     """`pyarrow.Schema` of the rows. Otherwise the lane's own columns, and for new ones the types of the first rows that have them."""
 
@@ -112,8 +115,18 @@ class Sender:
             Thread(target=self._guarded, args=(work,), name=f"lane-{log.name}", daemon=True)
             for work in (self._send, self._commit)
         ]
+        self.meter = options.meter or NoLaneMeter()
+        self.meter.opened(log.name, self.waiting)
         for thread in self._threads:
             thread.start()
+
+    def waiting(self) -> tuple[int, float]:
+        """Bytes of appends without an outcome, and the age of the oldest one in seconds."""
+        with self.changed:
+            since = [flight.since for flight in self.flights] + [
+                each for each in (self.buffer.oldest,) if each is not None
+            ]
+            return self.buffer.used, time.monotonic() - min(since) if since else 0.0
 
     # Threads.
 
@@ -236,6 +249,13 @@ class Sender:
             handles = [handle for batch in flight.batches for handle in batch.handles]
             self.outstanding.difference_update(handles)
             self.changed.notify_all()
+        self.meter.ended(
+            self.log.name,
+            len(handles),
+            outcome=Certainty.APPLIED,
+            rows=entry.rows,
+            seconds=time.monotonic() - flight.since,
+        )
         for handle in handles:
             handle.set_result(entry)
         self.committed += 1
@@ -291,6 +311,13 @@ class Sender:
             self.buffer.clear()
             self.flights.clear()
             self.changed.notify_all()
+        fenced = "fenced" if isinstance(why, WriterFenced) else None
+        for count, certainty in (
+            (len(outstanding & maybe), why.certainty),
+            (len(outstanding - maybe), Certainty.REFUSED),
+        ):
+            if count:
+                self.meter.ended(self.log.name, count, outcome=fenced or certainty, rows=0, seconds=0.0)
         for handle in outstanding:
             certainty = why.certainty if handle in maybe else Certainty.REFUSED
             handle.set_exception(type(why)(str(why), certainty=certainty))

@@ -44,6 +44,7 @@ from sparkonce.sink.slotlog.snapshot import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sparkonce.observe.meter import LaneMeter
     from sparkonce.sink.objects.protocol import TableObjects
 
 
@@ -58,6 +59,7 @@ def writer(
     delivery_timeout: float = DELIVERY_TIMEOUT,
     max_block: float = MAX_BLOCK,
     schema: pa.Schema | None = None,
+    meter: LaneMeter | None = None,
 ) -> Writer:
     """Acquires the lane `name` of the slot log at `path`, and makes it if it does not exist.
 
@@ -78,6 +80,7 @@ def writer(
         delivery_timeout=delivery_timeout,
         max_block=max_block,
         schema=schema,
+        meter=meter,
     )
     objects = Table(path).objects
     log = TableLog(objects, name)

@@ -6,6 +6,7 @@ units are chosen in one place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -127,4 +128,27 @@ class NoReplyMeter:
         """Counts nothing."""
 
     def reconciled(self, verdict: str) -> None:
+        """Counts nothing."""
+
+
+class LaneMeter(Protocol):
+    """Receives one call per event of writers of lanes, from several threads."""
+
+    def opened(self, lane: str, waiting: Callable[[], tuple[int, float]]) -> None:
+        """A writer acquired the lane. `waiting` returns the bytes of its appends without an outcome, and the age of the oldest, in
+        seconds."""
+        ...
+
+    def ended(self, lane: str, appends: int, *, outcome: str, rows: int, seconds: float) -> None:
+        """So many appends have an outcome: `applied`, `refused`, `fenced` or `unknown`, `seconds` after the oldest of them."""
+        ...
+
+
+class NoLaneMeter:
+    """A lane meter that counts nothing."""
+
+    def opened(self, lane: str, waiting: Callable[[], tuple[int, float]]) -> None:
+        """Counts nothing."""
+
+    def ended(self, lane: str, appends: int, *, outcome: str, rows: int, seconds: float) -> None:
         """Counts nothing."""

@@ -7,33 +7,20 @@ import secrets
 import pytest
 
 import sparkonce
-from harness.lane_log import numbers_of
+from harness.lane_log import rows_in
 from harness.proxy import in_front_of
 from harness.store_servers import StoreServer
 from lanes.test_table_log import append, batch
-from sparkonce.blocking import run
 from sparkonce.errors import WriterFenced
 from sparkonce.lanes.protocol import AppendKind
 from sparkonce.lanes.table_log import TableLog
 from sparkonce.sink.objects.location import objects_at
-from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.slotlog.snapshot import decided, seen_in
 
 
 @pytest.fixture
 def url(server: StoreServer) -> str:
     """URL of a table that does not exist yet."""
     return server.url(f"t-{secrets.token_hex(4)}/orders")
-
-
-def rows(objects: TableObjects) -> list[int]:
-    found: list[int] = []
-    for _, files in run(seen_in(objects, run(decided(objects)))):
-        for file in files:
-            data = run(objects.get(file.path))
-            assert data is not None, file.path
-            found += numbers_of(data)
-    return found
 
 
 def test_a_writer_goes_on_where_another_stopped(url: str) -> None:
@@ -46,7 +33,7 @@ def test_a_writer_goes_on_where_another_stopped(url: str) -> None:
     first.append({"n": 3}, position=3)
     with pytest.raises(WriterFenced):
         first.close()
-    assert rows(objects_at(url, field="path")) == [1, 2, 3]
+    assert rows_in(objects_at(url, field="path")) == [1, 2, 3]
 
 
 def test_generations_follow_each_other(url: str) -> None:
@@ -57,7 +44,7 @@ def test_generations_follow_each_other(url: str) -> None:
     assert [append(log, n, batch(n)).kind for n in range(1, 8)] == [AppendKind.APPENDED] * 7
     assert append(log, 2, batch(2)).kind is AppendKind.DUPLICATE
     assert TableLog(objects, "tap").acquire().last == 7
-    assert rows(objects) == list(range(1, 8))
+    assert rows_in(objects) == list(range(1, 8))
 
 
 def test_replies_that_are_lost_change_nothing(url: str, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +59,4 @@ def test_replies_that_are_lost_change_nothing(url: str, server: StoreServer, mon
                 writer.flush()
         assert proxy.dropped > 0
     server.use(monkeypatch)
-    assert rows(objects_at(url, field="path")) == list(range(20))
+    assert rows_in(objects_at(url, field="path")) == list(range(20))
