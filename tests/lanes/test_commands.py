@@ -9,9 +9,11 @@ import pytest
 
 import sparkonce
 from harness.lane_log import numbers_of
+from sparkonce.blocking import run
 from sparkonce.cli.app import main
 from sparkonce.cli.exits import ExitCode
 from sparkonce.errors import InvalidInput, LaneRetired, WriterFenced
+from sparkonce.store.open import open_store
 
 
 @pytest.fixture
@@ -121,6 +123,7 @@ def test_audit_finds_no_defect_in_lanes_and_finds_those_that_there_are(
     lake: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No ledger knows a lane, and none has to; a place that was deleted is missed."""
+    run(open_store(f"sqlite:///{lake.parent}/ledger.db").close())
     assert main(["audit", "lake"]) == ExitCode.SUCCEEDED, capsys.readouterr().out
     capsys.readouterr()
     place = min((lake / "_idem").glob("*-lane-g1-b2"))

@@ -188,6 +188,20 @@ def test_a_lane_goes_on_in_the_next_generation(objects: TableObjects, places: in
     assert firsts == list(range(1, 10))
 
 
+def test_a_generation_is_opened_with_few_requests(objects: TableObjects) -> None:
+    """After many writers a token is high: slots below that of the end are barred already, and are not filled one by one."""
+    for _ in range(30):
+        log = TableLog(objects, "tap", places=2)
+        log.acquire()
+    append(log, 1, batch(1))
+    append(log, 2, batch(2))
+    newest = log.newest()
+    assert newest is not None
+    generation = newest.place.partition("-")[0]
+    slots = [each for each in run(objects.list(layout.SLOTS)) if f"-lane-{generation}/" in each.path]
+    assert len(slots) == 1
+
+
 def test_a_writer_that_dies_between_an_end_and_an_opening_is_followed(objects: TableObjects) -> None:
     """Its generation has ended and the next one is not open: the successor opens it, and the first writer, if it wakes, is fenced."""
     log = TableLog(objects, "tap", places=2)
@@ -250,6 +264,19 @@ def test_lanes_of_a_table_are_listed_by_name(objects: TableObjects) -> None:
         append(log, 1, batch(n))
     assert lanes_of(objects) == ["B", "a", "b/2"]
     assert sorted(rows_in(objects)) == [0, 1, 2]
+
+
+def test_a_lane_under_another_ones_name_is_not_listed(objects: TableObjects) -> None:
+    """A program that copies an opening cannot give a lane's name to a chain of its own: the name's hash is in the folder's name."""
+    log = TableLog(objects, "tap")
+    log.acquire()
+    opening = next(each.path for each in run(objects.list(layout.SLOTS)) if "-lane-g1/" in each.path)
+    data = run(objects.get(opening))
+    assert data is not None
+    key = opening.split("/")[1]
+    forged = f"{'0' * 64}-lane-g1"
+    run(objects.create(opening.replace(key, forged), data.replace(key.encode(), forged.encode())))
+    assert lanes_of(objects) == ["tap"]
 
 
 def test_a_slot_that_cannot_be_read_stops_the_lane(objects: TableObjects) -> None:
