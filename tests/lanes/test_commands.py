@@ -123,8 +123,9 @@ def test_audit_finds_no_defect_in_lanes_and_finds_those_that_there_are(
     lake: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No ledger knows a lane, and none has to; a place that was deleted is missed."""
-    run(open_store(f"sqlite:///{lake.parent}/ledger.db").close())
-    assert main(["audit", "lake"]) == ExitCode.SUCCEEDED, capsys.readouterr().out
+    ledger = f"sqlite:///{lake.parent}/ledger.db"
+    run(open_store(ledger).close())
+    assert main(["audit", "lake", "--store", ledger]) == ExitCode.SUCCEEDED, capsys.readouterr().out
     capsys.readouterr()
     place = min((lake / "_idem").glob("*-lane-g1-b2"))
     for slot in place.iterdir():
