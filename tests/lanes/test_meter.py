@@ -32,17 +32,17 @@ def test_appends_are_counted_by_outcome() -> None:
     assert not shown('waiting_bytes{lane="tap"} 0.0')
     assert_eventually(lambda: not shown('waiting_seconds{lane="tap"} 0.0'), 20)
     held.clear()
-    handle.result(20)
+    handle.result(40)
     assert shown('appends_total{lane="tap",outcome="applied"} 1.0')
     assert shown('rows_total{lane="tap"} 2.0')
     assert shown('append_seconds_count{lane="tap"} 1.0')
     assert shown('waiting_seconds{lane="tap"} 0.0')
     second = made(delivery_timeout=0.2)
     with pytest.raises(WriterFenced):
-        first.append({"n": 3}).result(20)
+        first.append({"n": 3}).result(40)
     assert shown('appends_total{lane="tap",outcome="fenced"} 1.0')
     held |= {"commit", "abandon"}
     with pytest.raises(LaneError):
-        second.append({"n": 3}).result(20)
+        second.append({"n": 3}).result(40)
     assert shown('appends_total{lane="tap",outcome="unknown"} 1.0')
     assert shown('rows_total{lane="tap"} 2.0')

@@ -170,8 +170,8 @@ def test_without_the_same_bytes_rows_are_lost(monkeypatch: pytest.MonkeyPatch) -
         assert_eventually(lambda: len(broker.uploads) == 1, 20.0)
         second = writer.append({"n": 2})
         appended.set()
-        assert first.result(20).first == 1
-        second.result(20)
+        assert first.result(40).first == 1
+        second.result(40)
         writer._sender.abandon()
         return [n for data in broker.data for n in numbers_of(data)]
 
