@@ -226,13 +226,18 @@ def test_a_table_that_never_answers_leaves_an_append_unknown(broker: Broker, ope
     with pytest.raises(LaneError):
         writer.close()
     assert time.monotonic() - began < SOON
+    assert opened().position is None
 
 
 def test_requests_are_repeated_with_growing_pauses(broker: Broker, opened: Callable[..., Writer]) -> None:
     """N11, B12: a table that refuses for two seconds gets a handful of requests, not a storm."""
     writer = opened(lambda verb: "lost" if verb == "upload" else "ok", delivery_timeout=2.0)
-    with pytest.raises(LaneError, match="could not upload its rows"):
+    with pytest.raises(
+        LaneError, match=r"could not upload its rows, and they are not written: .*; open the lane again$"
+    ):
         writer.append({"n": 1}).result(SOON)
+    opened().append({"n": 1}).result(SOON)
+    assert numbers(broker) == [1]
     assert broker.requests.count("upload") <= 20
 
 

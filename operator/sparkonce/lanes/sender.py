@@ -204,7 +204,11 @@ class Sender:
             for upload in flight.uploads:
                 upload.result()
         except SparkonceError as error:
-            self.end(LaneError(f"{self._who} could not upload its rows, and they are not written: {error}"))
+            self.end(
+                LaneError(
+                    f"{self._who} could not upload its rows, and they are not written: {error}; open the lane again"
+                )
+            )
             return False
         hit("lanes.uploaded")
         return True
@@ -325,7 +329,8 @@ class Sender:
 
     def abandon(self) -> None:
         """Of a writer that was dropped without `close`."""
-        unknown = any(flight.sent for flight in self.flights)
+        with self.changed:
+            unknown = any(flight.sent for flight in self.flights)
         self.end(
             LaneError(
                 f"{self._who} was dropped without close(), with {len(self.outstanding)} appends that had no answer",
