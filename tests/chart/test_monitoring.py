@@ -49,18 +49,30 @@ def queries() -> Iterator[str]:
     yield from (rule["expr"] for rule in rules())
 
 
+def samples(text: str) -> set[str]:
+    """The names of the samples in an exposition text, those too that have no value yet."""
+    found = set()
+    for family in text_string_to_metric_families(text):
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+        found |= {family.name + suffix for suffix in suffixes}
+    return found
+
+
+def names_of_lanes() -> set[str]:
+    """The samples of a program with writers of lanes."""
+    registry = CollectorRegistry()
+    LaneMetrics(registry).opened("tap", lambda: (0, 0.0))
+    return samples(generate_latest(registry).decode())
+
+
 @functools.cache
 def names() -> set[str]:
-    """The name of every sample that an operator, a gateway, a proxy or a program with writers of lanes may expose."""
+    """The name of every sample that an operator, a gateway or a proxy may expose."""
     metrics, gateway, proxy = Metrics(), GatewayMetrics(announced=lambda: True), ReplyMetrics()
     metrics.watch(lambda: dict.fromkeys(GAUGES, 1.0), dict, dict)
-    lanes = CollectorRegistry()
-    LaneMetrics(lanes).opened("tap", lambda: (0, 0.0))
     found = {"sparkonce_api_requests_total", "sparkonce_store_requests_total"}
-    for text in (metrics.text()[0], gateway.text()[0], proxy.text()[0], generate_latest(lanes)):
-        for family in text_string_to_metric_families(text.decode()):
-            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
-            found |= {family.name + suffix for suffix in suffixes}
+    for each in (metrics, gateway, proxy):
+        found |= samples(each.text()[0].decode())
     return {name for name in found if name.startswith("sparkonce_")}  # without the metrics that every process has
 
 
@@ -246,7 +258,8 @@ def test_alerts_name_only_what_exists() -> None:
 def test_pages_name_only_fields_and_values_that_exist(page: Path) -> None:
     """A name that begins with `spec.` or `.status.` is a field of the CRD, one that begins with a group of values is a value of the chart,
     and `sparkonce_` begins a metric."""
-    known = names() | {name.removesuffix(end) for name in names() for end in ("_bucket", "_total")}
+    exposed = names() | names_of_lanes()
+    known = exposed | {name.removesuffix(end) for name in exposed for end in ("_bucket", "_total")}
     for text in code(page.read_text()):
         if text.endswith(": must be absent"):
             continue  # a refusal, which names a field of a template that is none of the CRD's
