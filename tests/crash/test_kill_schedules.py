@@ -29,6 +29,7 @@ ELSEWHERE = (
     "sink.skipping",
     "sink.slots.looked",
     "driver.stream.",
+    "lanes.",
     "driver.native.",
     "replies.",
 )
