@@ -41,7 +41,7 @@ def test_the_tap_is_killed_and_started_again(tmp_path: Path) -> None:
         lines = "".join(f"F{number}{n},A,B,{n}\n" for n in range(200))
         (landing / f"2013-01-0{number}.csv").write_text(f"flight,origin,dest,delay\n{lines}")
         tap = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        time.sleep(dice.uniform(0.2, 1.5))
+        time.sleep(dice.uniform(0.2, 1.5))  # the moment of the kill, which is drawn; the result may not depend on it
         tap.send_signal(signal.SIGKILL)
         tap.wait()
     done = completed(command, 60)

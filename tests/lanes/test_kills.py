@@ -105,7 +105,7 @@ def test_a_writer_that_wakes_after_its_successor_changes_nothing(tmp_path: Path,
     assert rows(table) == list(range(1, COUNT + 1))
     while zombie.poll() is None:
         zombie.send_signal(signal.SIGCONT)
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two signals: the point may stop it again
     code, acknowledged, said = ended(zombie)
     assert code in ((0,) if point == "lanes.claim.before" else (FENCED, 0)), said
     acknowledged_are_there(table, acknowledged)
@@ -135,7 +135,7 @@ def test_kills_and_freezes_at_random(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     while time.monotonic() < deadline:
         taps.append(start(table, count=count))
-        time.sleep(dice.uniform(0.5, 3.0))
+        time.sleep(dice.uniform(0.5, 3.0))  # the moment of the fault, which is drawn; the result may not depend on it
         victim = dice.choice(taps)
         victim.send_signal(dice.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)))
         while len(taps) > 3:

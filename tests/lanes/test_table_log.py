@@ -69,6 +69,20 @@ class Silent:
         return await self.objects.get(path)
 
 
+def without_answer(objects: TableObjects, name: str, *, lands: bool) -> tuple[TableLog, LanePlace]:
+    """An acquired log with a place, uploaded, whose commit had no answer; the table answers again."""
+    faulty = Silent(objects, lands=lands)
+    log = TableLog(faulty, name)  # type: ignore[arg-type]
+    log.acquire()
+    place = log.next_place([batch(1)], first=1, position=1)
+    log.upload(place, 0)
+    faulty.silent = True
+    with pytest.raises(OutputUnavailable):
+        log.commit(place)
+    faulty.silent = False
+    return log, place
+
+
 def test_a_new_lane_begins_at_nothing(objects: TableObjects) -> None:
     """No number, no position, no columns; its first batch is number 1."""
     log = TableLog(objects, "tap")
@@ -124,15 +138,7 @@ def test_a_zombie_is_refused_in_every_later_place(objects: TableObjects) -> None
 def test_a_commit_whose_answer_is_lost_is_found_again(objects: TableObjects) -> None:
     """Whether or not it landed, the same place is committed once, by the repetition."""
     for lands in (True, False):
-        faulty = Silent(objects, lands=lands)
-        log = TableLog(faulty, f"tap-{lands}")  # type: ignore[arg-type]
-        log.acquire()
-        place = log.next_place([batch(1)], first=1, position=1)
-        log.upload(place, 0)
-        faulty.silent = True
-        with pytest.raises(OutputUnavailable):
-            log.commit(place)
-        faulty.silent = False
+        log, place = without_answer(objects, f"tap-{lands}", lands=lands)
         assert log.commit(place).kind is AppendKind.APPENDED
         assert log.commit(place).kind is AppendKind.DUPLICATE
     assert rows_in(objects) == [1, 1]
@@ -141,15 +147,7 @@ def test_a_commit_whose_answer_is_lost_is_found_again(objects: TableObjects) -> 
 def test_an_abandoned_place_is_decided(objects: TableObjects) -> None:
     """A commit that landed without an answer is APPENDED; one that did not is closed, and its writer can commit nothing more."""
     for lands in (True, False):
-        faulty = Silent(objects, lands=lands)
-        log = TableLog(faulty, f"tap-{lands}")  # type: ignore[arg-type]
-        log.acquire()
-        place = log.next_place([batch(1)], first=1, position=None)
-        log.upload(place, 0)
-        faulty.silent = True
-        with pytest.raises(OutputUnavailable):
-            log.commit(place)
-        faulty.silent = False
+        log, place = without_answer(objects, f"tap-{lands}", lands=lands)
         assert log.abandon(place).kind is (AppendKind.APPENDED if lands else AppendKind.FENCED)
         follows = log.next_place([batch(2)], first=2 if lands else 1, position=None)
         expected = AppendKind.APPENDED if lands else AppendKind.FENCED

@@ -51,7 +51,7 @@ def unknown_keys(ledger: LedgerContents, tables: Iterable[Inventory]) -> set[str
 
 def is_of_lane(effect: Effect) -> bool:
     """Whether a writer outside of jobs committed it (`sparkonce.lanes`): no ledger knows it, and the table is its only record."""
-    return effect.slot.stream is not None and effect.slot.stream.lane is not None
+    return effect.slot.lane is not None
 
 
 def _finding(table: Inventory, kind: Kind, key: SinkKey, what: str, todo: str) -> Finding:

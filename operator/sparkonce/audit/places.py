@@ -15,12 +15,11 @@ from sparkonce.blocking import run
 from sparkonce.errors import SparkonceError
 from sparkonce.model.record import SpecBody
 from sparkonce.model.spec import OUTPUT_KINDS, IdempotentJob, kind_and_place
+from sparkonce.sink.delta.log import LOG as DELTA_LOG
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.open import open_sink, sinks_of
 from sparkonce.sink.protocol import Declared, Sink
-
-DELTA_LOG = "_delta_log"
 
 
 @dataclass(frozen=True)

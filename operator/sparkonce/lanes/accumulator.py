@@ -100,9 +100,7 @@ class Accumulator:
         self._used += size - batch.bytes
         batch.bytes = size
 
-    def clear(self) -> list[OpenBatch]:
+    def clear(self) -> None:
         """Removes all batches."""
-        batches = [*self._full, *([self._open] if self._open else [])]
         self._full.clear()
         self._open = None
-        return batches

@@ -108,10 +108,8 @@ def _given(rows: Any, known: pa.Schema) -> pa.Table:
         table = pa.table(rows)
     else:
         return _from_mappings([rows] if isinstance(rows, Mapping) else rows, known)
-    try:
-        table.validate(
-            full=True
-        )  # Arrow trusts its producers: invalid UTF-8 or an offset beyond the data is found only here
+    try:  # Arrow trusts its producers: invalid UTF-8 or an offset beyond the data is found only here
+        table.validate(full=True)
     except pa.ArrowInvalid as error:
         raise InvalidInput(f"the rows are not valid Arrow data: {_first_line(error)}") from None
     return table
@@ -205,6 +203,9 @@ def _with_column(table: pa.Table, name: str, known: pa.Schema) -> pa.Table:
     at = table.schema.get_field_index(name)
     field, column = table.schema.field(at), table.column(at)
     normal = known.field(name).type if name in known.names else _normal(field.type, name)
+    written = pa.field(name, normal)
+    if field.equals(written, check_metadata=True):
+        return table
     if field.type != normal:
         own = field.type if pa.types.is_null(field.type) else _normal(field.type, name)
         if own != normal and not pa.types.is_null(own):
@@ -217,7 +218,7 @@ def _with_column(table: pa.Table, name: str, known: pa.Schema) -> pa.Table:
             raise InvalidInput(
                 f"column {name} is {field.type} and is written as {normal}: {_first_line(error)}; cast it as you want it"
             ) from None
-    return table.set_column(at, pa.field(name, normal), column)
+    return table.set_column(at, written, column)
 
 
 def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:

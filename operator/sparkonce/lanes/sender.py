@@ -56,7 +56,7 @@ class WriterOptions:
     max_block: float = MAX_BLOCK
     """For which `append` waits for room in the buffer."""
     meter: LaneMeter | None = None
-    """Is told what becomes of appends; `sparkonce.observe.lane_metrics.LaneMetrics` gives it to Prometheus."""
+    """Called with the outcome of each append; `sparkonce.observe.lane_metrics.LaneMetrics` exports it to Prometheus."""
     schema: Any = None
     """`pyarrow.Schema` of the rows. Otherwise the lane's own columns, and for new ones the types of the first rows that have them."""
 

@@ -27,6 +27,7 @@ import json
 import re
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -51,8 +52,6 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
-    StreamMark,
-    StreamPart,
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.reader import merged
@@ -112,8 +111,9 @@ class TableLog:
         self._objects, self._places = objects, places
         self._hash = hash_of(DOMAIN, self.name)
         self._sink = SlotLogSink(objects, name=LANE, on_rerun=OnRerun.APPEND)
-        self._key, self._epoch = self._generation(1), 0
-        self._chain: stream.Chain | None = None
+        self._epoch = 0
+        self._at: _LaneChain | None = None
+        """As far as it is known here; None before the lane is acquired."""
         self._fenced = False
         """No place of this epoch is committed any more."""
         self._generation_next, self._number_next = 1, 0
@@ -243,41 +243,24 @@ class TableLog:
         return SinkKey(key_hash=self._hash, output=LANE, generation=generation)
 
     def _held(self) -> _LaneChain:
-        if self._chain is None:
+        if self._at is None:
             raise RuntimeError("the lane was not acquired")
-        return _LaneChain(self._key, self._chain)
+        return self._at
 
     def _own(self, found: _LaneChain) -> LaneOwner:
-        self._hold(found)
-        self._fenced = False
+        self._at, self._fenced = found, False
         last = found.chain.last
         self._epoch, self._generation_next, self._number_next = last.token, found.key.generation, found.chain.next
         lane = _lane(last)
-        return LaneOwner(
-            epoch=last.token, last=lane.last, position=_position(lane), data_schema=found.chain.last.data_schema
-        )
-
-    def _hold(self, found: _LaneChain) -> None:
-        self._key, self._chain = found.key, found.chain
-
-    def _last_generation(self) -> int:
-        """The newest generation with an opening: generations follow each other without a gap. 0 if there is none."""
-        known, step, missing = 0, 1, None
-        while missing is None or missing - known > 1:
-            probed = known + step if missing is None else (known + missing) // 2
-            if blocking.run(self._sink.find(self._generation(probed))) is None:
-                missing = probed
-            else:
-                known, step = probed, step * 2
-        return known
+        return LaneOwner(epoch=last.token, last=lane.last, position=_position(lane), data_schema=last.data_schema)
 
     def _newest(self) -> _LaneChain | None:
-        generation = self._last_generation()
-        if generation == 0:
+        """The newest generation that was opened: generations follow each other without a gap."""
+        found = blocking.run(stream.furthest(lambda number: self._sink.find(self._generation(number)), first=1))
+        if found is None:
             return None
+        generation, opening = found
         key = self._generation(generation)
-        opening = blocking.run(self._sink.find(key))
-        assert opening is not None  # slots never vanish
         return _LaneChain(key, blocking.run(stream.walk(self._sink, key, opening)))
 
     def _opened(self, before: _LaneChain | None, token: int) -> _LaneChain:
@@ -313,20 +296,20 @@ class TableLog:
             found = blocking.run(stream.commit(self._sink, held.key, held.chain, end)).slot
             if found.token != self._epoch or found.state is not SlotState.COMMITTED:
                 return AppendOutcome(AppendKind.FENCED)  # else it is this end, or that of a try without an answer
-            held = _LaneChain(held.key, held.chain.followed_by(found))
-            self._hold(held)
+            self._at = held = _LaneChain(held.key, held.chain.followed_by(found))
         hit("lanes.rolled")
         opened = self._opened(held, self._epoch)
         if opened.chain.last.token != self._epoch or opened.chain.last is not opened.chain.opening:
             return AppendOutcome(AppendKind.FENCED)
-        self._hold(opened)
+        self._at = opened
         return None
 
     # Slots.
 
-    def _mark(self, chain: stream.Chain | None, **changes: Any) -> LaneMark:
-        before = _lane(chain.last) if chain else LaneMark(name=self.name, first=1, last=0)
-        return before.model_copy(update={"first": before.last + 1, "digests": (), "retired": None} | changes)
+    def _mark(self, last: Slot | None, *, retired: bool | None = None) -> LaneMark:
+        """Of a place without batches after this one."""
+        before = LaneMark(name=self.name, first=1, last=0) if last is None else _lane(last)
+        return before.model_copy(update={"first": before.last + 1, "digests": (), "retired": retired})
 
     def _opening(self, key: SinkKey, token: int, last: Slot | None) -> Slot:
         slot = stream.opening_of(
@@ -337,18 +320,16 @@ class TableLog:
             fingerprint=self._hash,
             on_rerun=OnRerun.APPEND,
         )
-        mark = LaneMark(name=self.name, first=1, last=0)
-        if last is not None:
-            mark = self._mark(stream.Chain(last, last))
-        return _laned(slot, mark, data_schema=last.data_schema if last else "")
+        return _laned(slot, self._mark(last), data_schema=last.data_schema if last else "")
 
     def _claim(self, found: _LaneChain, token: int) -> Slot:
         slot = stream.empty_batch(found.chain, found.key, found.chain.next, token, plan="")
-        return _laned(slot, self._mark(found.chain), data_schema=found.chain.last.data_schema)
+        return _laned(slot, self._mark(found.chain.last), data_schema=found.chain.last.data_schema)
 
     def _end(self, held: _LaneChain, *, retired: bool) -> Slot:
         slot = stream.end_of(held.chain, held.key, self._epoch, by="")
-        return _laned(slot, self._mark(held.chain, retired=retired or None), data_schema=held.chain.last.data_schema)
+        mark = self._mark(held.chain.last, retired=retired or None)
+        return _laned(slot, mark, data_schema=held.chain.last.data_schema)
 
     def _slot(self, held: _LaneChain, place: LanePlace) -> Slot:
         assert isinstance(place, _TablePlace)  # of `next_place`
@@ -392,7 +373,7 @@ class TableLog:
             self._fenced = True
             return AppendOutcome(AppendKind.FENCED)
         held = self._held()
-        self._hold(_LaneChain(held.key, held.chain.followed_by(outcome.slot)))
+        self._at = _LaneChain(held.key, held.chain.followed_by(outcome.slot))
         return AppendOutcome(AppendKind.APPENDED, entry_of(outcome.slot))
 
     def _already(self, place: LanePlace) -> AppendOutcome:
@@ -413,18 +394,15 @@ class TableLog:
             if _lane(opening).last < sequence:
                 break
             generation -= 1
+
+        def find(number: int) -> Slot:
+            slot = blocking.run(self._sink.find(stream.place(key, number)))
+            assert slot is not None  # slots never vanish
+            return slot
+
         chain = blocking.run(stream.walk(self._sink, key, opening))
-        low, high = stream.mark(opening).first_batch, chain.next - 1
-        while low < high:
-            middle = (low + high) // 2
-            slot = blocking.run(self._sink.find(stream.place(key, middle)))
-            if slot is None or _lane(slot).last >= sequence:
-                high = middle
-            else:
-                low = middle + 1
-        slot = blocking.run(self._sink.find(stream.place(key, low)))
-        assert slot is not None  # slots never vanish
-        return entry_of(slot)
+        places = range(stream.mark(opening).first_batch, chain.next)
+        return entry_of(find(places[bisect_left(places, sequence, key=lambda number: _lane(find(number)).last)]))
 
 
 def lanes_of(objects: TableObjects) -> list[str]:
@@ -440,7 +418,7 @@ def lanes_of(objects: TableObjects) -> list[str]:
         name = folder.rpartition("/")[2]
         if _OPENING.fullmatch(name) and (key := SinkKey.parse(name)) is not None:
             slot = blocking.run(sink.find(key))
-            lane = slot.stream.lane if slot is not None and slot.stream is not None else None
+            lane = slot.lane if slot is not None else None
             if lane is not None and hash_of(DOMAIN, lane.name) == key.key_hash:  # else another program wrote it
                 found.append(lane.name)
     return sorted(found)
@@ -505,13 +483,11 @@ def _position(lane: LaneMark) -> Any:
 
 
 def _lane(slot: Slot) -> LaneMark:
-    if slot.stream is None or slot.stream.lane is None:
+    if slot.lane is None:
         raise ValueError(f"{slot.sink_key} is not part of a lane")
-    return slot.stream.lane
+    return slot.lane
 
 
 def _laned(slot: Slot, lane: LaneMark, *, data_schema: str) -> Slot:
-    position = stream.mark(slot)
-    part: StreamMark = position.model_copy(update={"lane": lane})
-    assert part.part in (StreamPart.OPENING, StreamPart.BATCH, StreamPart.END)
-    return slot.model_copy(update={"schema_": LANE_SCHEMA, "stream": part, "data_schema": data_schema})
+    mark = stream.mark(slot).model_copy(update={"lane": lane})
+    return slot.model_copy(update={"schema_": LANE_SCHEMA, "stream": mark, "data_schema": data_schema})

@@ -38,6 +38,7 @@ from sparkonce.lanes.sender import (
     WriterOptions,
 )
 from sparkonce.lanes.table_log import TableLog, position_text
+from sparkonce.sink.delta.log import LOG as DELTA_LOG
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.snapshot import Table
 
@@ -102,7 +103,7 @@ def refuse_other_tables(objects: TableObjects) -> None:
     folders = {each.rpartition("/")[2] for each in blocking.run(objects.folders(""))}
     if layout.SLOTS in folders:
         return
-    for folder, kind in (("_delta_log", "a Delta table"), ("metadata", "an Iceberg table")):
+    for folder, kind in ((DELTA_LOG, "a Delta table"), ("metadata", "an Iceberg table")):
         if folder in folders:
             raise InvalidInput(
                 f"{objects.uri} is {kind}, and a lane is a slot log; give another path, and load its rows into that table with a job"
@@ -157,14 +158,15 @@ class Writer:
         sender = self._sender
         text = "" if position is None else position_text(position)
         self._refuse_if_ended()
-        table = arrow.arrow_of(rows, sender.known)
+        known = sender.known
+        table = arrow.arrow_of(rows, known)
         size = max(table.nbytes, len(text), 1)
         if size > sender.options.buffer_memory:
             raise InvalidInput(
                 f"the rows have {size} bytes, and the writer's buffer {sender.options.buffer_memory}; append fewer at a time, or raise "
                 "buffer_memory"
             )
-        if (columns := arrow.with_columns_of(sender.known, table.schema)) is not sender.known:
+        if (columns := arrow.with_columns_of(known, table.schema)) is not known:
             since = time.monotonic() + sender.options.max_block - sender.options.delivery_timeout
             sender.repeated(lambda: sender.log.refuse_columns(arrow.spark_schema(columns)), since)
         handle: Future[LaneEntry] = Future()
@@ -172,7 +174,8 @@ class Writer:
         with sender.changed:
             self._refuse_if_ended()
             self._wait_for_room(size)
-            table = arrow.fitted(table, sender.known)  # another thread may have added columns meanwhile
+            if sender.known is not known:  # another thread has added columns meanwhile
+                table = arrow.fitted(table, sender.known)
             sender.known = arrow.with_columns_of(sender.known, table.schema)
             sender.outstanding.add(handle)
             sender.buffer.add(table, size, json.loads(text) if text else None, handle, now=time.monotonic())

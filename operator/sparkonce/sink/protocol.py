@@ -326,6 +326,11 @@ class Slot(Value):
         return self.listing.bytes if self.listing else sum(f.bytes for f in self.files)
 
     @property
+    def lane(self) -> LaneMark | None:
+        """Set if the slot is part of a lane."""
+        return None if self.stream is None else self.stream.lane
+
+    @property
     def file_count(self) -> int:
         return self.listing.files if self.listing else len(self.files)
 

@@ -90,7 +90,7 @@ from sparkonce.sink.protocol import (
 from sparkonce.sink.slotlog import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sparkonce.sink.protocol import Sink
 
@@ -263,17 +263,29 @@ async def walk(sink: Sink | Places, key: SinkKey, opening: Slot) -> Chain:
     Raises:
         SparkonceError: as for `Sink.find`.
     """
-    key, first = within(key, opening), mark(opening).first_batch
-    newest, known, step = opening, first - 1, 1
+    key = within(key, opening)
+    found = await furthest(lambda number: sink.find(place(key, number)), first=mark(opening).first_batch)
+    return Chain(opening, opening if found is None else found[1])
+
+
+async def furthest(find: Callable[[int], Awaitable[Slot | None]], *, first: int) -> tuple[int, Slot] | None:
+    """The last number from `first` on at which there is a slot, and that slot; None if there is none at `first`. The numbers have no gap,
+    so doubling and halving find it in a few reads.
+
+    Raises:
+        SparkonceError: as `find`.
+    """
+    newest: tuple[int, Slot] | None = None
+    known, step = first - 1, 1
     missing: int | None = None
     while missing is None or missing - known > 1:
         probed = known + step if missing is None else (known + missing) // 2
-        found = await sink.find(place(key, probed))
+        found = await find(probed)
         if found is None:
             missing = probed
         else:
-            newest, known, step = found, probed, step * 2
-    return Chain(opening, newest)
+            newest, known, step = (probed, found), probed, step * 2
+    return newest
 
 
 async def close(sink: Sink | Places, key: SinkKey, opening: Slot, token: int, *, fingerprint: str, by: str) -> Chain:

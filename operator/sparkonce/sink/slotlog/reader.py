@@ -143,7 +143,7 @@ def of_batches(seen: Shown, batches: str, *, where: str) -> Shown:
         )
     found, covered = [], 0
     for slot, own in seen:
-        lane = slot.stream.lane if slot.stream is not None else None
+        lane = slot.lane
         if lane is None or lane.name != asked[1] or not (lane.first <= last and lane.last >= first):
             continue
         covered += min(last, lane.last) - max(first, lane.first) + 1

@@ -41,6 +41,7 @@ OVERWRITTEN_SCHEMA = 2
 """Schema of a snapshot with slots that replace others."""
 WITH_LANES_SCHEMA = 3
 """Schema of a snapshot with slots of lanes."""
+READABLE_SCHEMAS = (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA, WITH_LANES_SCHEMA)
 SNAPSHOT_AFTER = 64
 """A new snapshot is written once more than this many slots are in none."""
 SNAPSHOTS_KEPT = 3
@@ -251,7 +252,7 @@ async def _write(objects: TableObjects, known: Decided) -> bool:
 
 
 def _schema_for(slot: Slot) -> int:
-    if slot.stream is not None and slot.stream.lane is not None:
+    if slot.lane is not None:
         return WITH_LANES_SCHEMA
     return OVERWRITTEN_SCHEMA if slot.replaces is not None else SNAPSHOT_SCHEMA
 
@@ -262,11 +263,7 @@ async def newest_snapshot(objects: TableObjects, numbers: list[int]) -> tuple[di
         data = await objects.get(layout.snapshot_path(number))
         try:
             body = json.loads(data or b"null")
-            if not isinstance(body, dict) or body.get("schema") not in (
-                SNAPSHOT_SCHEMA,
-                OVERWRITTEN_SCHEMA,
-                WITH_LANES_SCHEMA,
-            ):
+            if not isinstance(body, dict) or body.get("schema") not in READABLE_SCHEMAS:
                 continue
             slots = [Slot.model_validate(each) for each in body["committed"]]
             return {layout.slot_path(slot.sink_key, slot.token): slot for slot in slots}, set(body["closed"])
