@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,15 @@ def test_a_status_write_without_an_answer_is_repeated_and_never_goes_back(
 
 
 @contextmanager
-def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None]:
-    """Another client that patches labels and status messages of these objects as fast as the API server allows."""
+def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[Callable[[], float]]:
+    """Another client that patches labels and status messages of these objects as fast as the API server allows. What it gives counts how
+    often each has been patched."""
     stop = threading.Event()
     failed: list[BaseException] = []
+    number = 0
 
     def work() -> None:
-        number = 0
+        nonlocal number
         try:
             with cluster.server.client() as api:
                 while not stop.is_set():
@@ -93,7 +95,7 @@ def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None]:
     thread = threading.Thread(target=work, name="rival", daemon=True)
     thread.start()
     try:
-        yield
+        yield lambda: number / len(names)
     finally:
         stop.set()
         thread.join()
@@ -104,14 +106,16 @@ def rival(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None]:
 def test_somebody_else_writes_into_the_objects_all_the_time(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, cluster: Cluster, namespace: str
 ) -> None:
-    """Status writes repeatedly meet newer objects: each is computed again from the current object, and all jobs show their ends."""
+    """Twelve status writes are delivered once somebody else has written into all objects: each is refused, computed again from the current
+    object and written again, and all jobs show their ends."""
     kubeflow.scripts.usual = Script(run_seconds=0.5)
-    api_proxy.delay(0.5, method="PATCH", path=STATUSES, times=12)  # so that the rival is faster than some of them
-    fleet.start(1)
     names = fleet.apply(plain(6))
-    with rival(cluster, namespace, names):
+    with rival(cluster, namespace, names) as rounds:
+        late = api_proxy.delay(2, method="PATCH", path=STATUSES, times=12, clock=rounds)
+        fleet.start(1)
         fleet.until_ended(SOON)
-    assert any(each.status == 409 for each in api_proxy.asked(method="PATCH", path=STATUSES))
+    assert late.hits == 12
+    assert sum(each.status == 409 for each in api_proxy.asked(method="PATCH", path=STATUSES)) >= 12
     fleet.audit(kubeflow)
     for name in names:
         assert "rival" in fleet.witness.jobs[name]["metadata"]["labels"]  # fields of other writers are kept

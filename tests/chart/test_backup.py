@@ -200,6 +200,7 @@ def test_a_member_without_a_quorum_is_not_asked(tmp_path: Path) -> None:
         started(made, objects)
         asyncio.run(written(made, tls_of(folder), "key", 3))
         made[0].close()
+        asyncio.run(written(made[1:], tls_of(folder), "elected", 1))  # the two have a leader
         addresses = [each.address for each in made]
         out = tmp_path / "backup"
         out.mkdir()

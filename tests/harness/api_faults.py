@@ -18,7 +18,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -95,6 +95,8 @@ class Fault:
     status: int = 0
     retry_after: int | None = None
     seconds: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    """What counts a delay's seconds."""
     hits: int = 0
 
     def clear(self) -> None:
@@ -178,9 +180,20 @@ class ApiProxy:
         """Delivers the request, then cuts the connection instead of answering."""
         return self._add(Fault(Act.LOSE_REPLY, Which(method=method, path=path, agent=agent), times, None))
 
-    def delay(self, by: float, *, method: str = "", path: str = "", agent: str = "", times: int | None = None) -> Fault:
-        """Delivers the request this many seconds late: a write that takes effect after its sender has given up."""
-        return self._add(Fault(Act.DELAY, Which(method=method, path=path, agent=agent), times, None, seconds=by))
+    def delay(
+        self,
+        by: float,
+        *,
+        method: str = "",
+        path: str = "",
+        agent: str = "",
+        times: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Fault:
+        """Delivers the request this many seconds late, as another clock counts them if one is given: a write that takes effect after its
+        sender has given up, or after something else has happened."""
+        which = Which(method=method, path=path, agent=agent)
+        return self._add(Fault(Act.DELAY, which, times, None, seconds=by, clock=clock))
 
     def delay_reply(
         self, by: float, *, method: str = "", path: str = "", agent: str = "", times: int | None = None
@@ -303,7 +316,9 @@ class ApiProxy:
         self.requests.append(request)
         body = await incoming.read()
         if late := self._taken(Act.DELAY, request):
-            await asyncio.sleep(late.seconds)
+            end = late.clock() + late.seconds
+            while (left := end - late.clock()) > 0:  # noqa: ASYNC110 # another thread moves some clocks
+                await asyncio.sleep(min(left, 0.05))
         if refused := self._taken(Act.ANSWER, request):
             request.status = refused.status
             wait = {"Retry-After": str(refused.retry_after)} if refused.retry_after is not None else {}

@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "d3c09063afd8eb7f53858acd5a08461c09cd0649"
+IN_USE = "af4d61dd68f71d532769dd83c3f7f8bcff3d4c51"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 
