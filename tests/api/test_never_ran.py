@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +17,12 @@ from harness.apiserver import Cluster
 from harness.etcd import Etcd
 from harness.eventually import assert_eventually
 from harness.kubeflow import Script
-from harness.stage import IN_TIME, Stage, staged
+from harness.kubeflow.drivers import writes_outputs
+from harness.stage import IN_TIME, Stage, held, rows, staged
 
 NO_QUOTA = "failed to run spark-submit: exceeded quota: pods"
 FAILS = Script(submission_error=NO_QUOTA)
+WAITS = "no node takes its driver pod (Unschedulable): 0/1 nodes are available"
 JOBS = effort.size("failing submissions")
 PATIENCE = 300.0
 """Seconds for all of the random submissions."""
@@ -156,6 +161,43 @@ def test_waiting_for_a_node_is_not_starting(stage: Stage, reason: str) -> None:
     assert_eventually(waits, IN_TIME)
     stage.until(key, "Succeeded", attempt=1)
     assert len(stage.runs(key)) == 1
+
+
+@pytest.mark.operator
+def test_an_edit_ends_an_attempt_that_waits_for_a_node(stage: Stage, tmp_path: Path) -> None:
+    """No node takes the driver pods of two jobs, one of them opaque. Edits of their resources start the next attempts, which run once, and
+    count as none: maxAttempts is 1. An edit of a job whose driver runs ends nothing."""
+    proceed = threading.Event()
+    for each, code in (("fits", None), ("outputs", writes_outputs(7))):
+        stage.play(each, Script(queued_seconds=600.0))
+        stage.play(each, Script(code=code), attempt="g1-a3")
+    stage.play("runs", Script(code=held(proceed)))
+    once = {"maxAttempts": 1, "backoff": {"initial": "0s"}}
+    stage.send("fits", "fits", retry=once)
+    stage.send("outputs", "outputs", outputs=rows(tmp_path), retry=once)
+    stage.send("runs", "runs")
+
+    def waits(attempt: int) -> None:
+        for each in ("fits", "outputs"):
+            status = stage.status(each)
+            assert status.get("message") == f"attempt {attempt} waits for its driver: {WAITS}"
+
+    try:
+        stage.until("runs", "Running")
+        for attempt in (1, 2):
+            assert_eventually(functools.partial(waits, attempt), IN_TIME)
+            for each in ("fits", "outputs", "runs"):
+                stage.edit(each, template={"spec": {"driver": {"memory": f"{attempt + 1}g"}}})
+        for each in ("fits", "outputs"):
+            stage.until(each, "Succeeded", attempt=3)
+            assert len(stage.runs(each)) == 1
+        stage.until("runs", "Running")
+    finally:
+        proceed.set()
+    stage.until("runs", "Succeeded", attempt=1)
+    assert len(stage.runs("runs")) == 1
+    told = json.loads(stage.cli("keys", "history", "fits", "--json").stdout)["events"]
+    assert [each["why"] for each in told if each["what"] == "Settling"] == [f"the job was edited while {WAITS}"] * 2
 
 
 @pytest.mark.operator

@@ -119,6 +119,23 @@ TABLE: list[tuple[str, type, Record, Observation, Policy]] = [
         POLICY,
     ),
     (
+        "edited before it had a node",
+        Settle,
+        running(phase="Held", note=WAITS),
+        replace(seen(phase=Phase.HELD, waits=WAITS, unplaced=True), edited=True),
+        POLICY,
+    ),
+    ("running", Wait, running(phase="Held"), seen(phase=Phase.HELD, unplaced=True), POLICY),
+    ("running", Wait, running(phase="Held"), replace(seen(phase=Phase.HELD), edited=True), POLICY),
+    (
+        "running",
+        Wait,
+        running(phase="Starting"),
+        replace(seen(phase=Phase.STARTING, unplaced=True), edited=True),
+        POLICY,
+    ),
+    ("running", Wait, running(), replace(RUNNING, edited=True), POLICY),
+    (
         "it cannot start",
         Settle,
         running(phase="Starting", note=WAITS),
@@ -367,6 +384,7 @@ def test_nothing_is_concluded_from_what_is_not_noted() -> None:
         "script error",
         "lost with its platform",
         "lost",
+        "edited before it had a node",
     }
     said |= {"phase changed", "heartbeat stale", "it did not start", "it lingered", "running"}
     for attempt in attempts():
@@ -478,8 +496,8 @@ DEPARTURES = {
 
 def test_it_decides_as_the_model_does() -> None:
     """For every case of an unfinished record the action is the model's, but for the exceptions listed above, each of which occurs. Where
-    the model waits we settle only for activeDeadlineSeconds or a driver that cannot start, and where it finalizes only after a permanent
-    error."""
+    the model waits we settle only for activeDeadlineSeconds, a driver that cannot start, or an edit before it has a node, and where it
+    finalizes only after a permanent error."""
     departed = set()
     for attempt in attempts():
         if attempt.record.state is State.IN_PROGRESS:
@@ -488,7 +506,8 @@ def test_it_decides_as_the_model_does() -> None:
             if theirs != ours:
                 departed.add((theirs, ours))
             if isinstance(action, Settle) and theirs in ("Wait", "Launch"):
-                assert action.why is Why.TIMEOUT or attempt.observation.seen.hopeless  # type: ignore[union-attr] # _said decides
+                edited = attempt.decision.row == "edited before it had a node"
+                assert edited or action.why is Why.TIMEOUT or attempt.observation.seen.hopeless  # type: ignore[union-attr] # _said decides
             if isinstance(action, Settle) and theirs == "Finalize":
                 assert attempt.observation.permanent_error is not None
     assert departed == set(DEPARTURES)

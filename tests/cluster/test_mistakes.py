@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,23 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from harness.binaries import find
 from harness.child import Child
 from harness.eventually import assert_eventually
 from harness.kube_api import ApiError
 from harness.node.cluster import RealCluster
 from harness.node.mistakes import MISTAKES, REGISTRY_PORT, Mistake, ended
-from harness.node.release import NAMESPACE, Release
+from harness.node.release import Release
 from harness.node.scene import LONG, Scene, remove, scene_of
-from harness.patience import completed
 from sparkonce.launch.kubernetes import JOBS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 JOB = "load"
-USER = "sparkonce-user"
-"""The account whose token the plugin sends; `edit` may cancel."""
-GATEWAY = ("--gateway-namespace", NAMESPACE, "--service", "sparkonce-gateway")
 AT_ONCE = 5
 """Mistakes that are made side by side: each spark-submit and each driver takes seconds of a core."""
 NAMED = 90.0
@@ -54,7 +46,6 @@ class Case:
     name: str
     mistake: Mistake
     scene: Scene
-    plugin: Callable[..., None]
     began: float = 0.0
     said: str = ""
     after: float | None = None
@@ -88,13 +79,6 @@ class Case:
             self.scene = scene_of(self.scene.cluster)
             self.remedies.append("another namespace")
         api = self.scene.cluster.api
-        if self.mistake.cancelled:
-            self.remedies.append("cancel")
-            here, key = ("-n", self.scene.namespace), self.scene.status(JOB)["key"]
-            self.plugin("create", "serviceaccount", USER, *here)
-            whose = f"--serviceaccount={self.scene.namespace}:{USER}"
-            self.plugin("create", "rolebinding", USER, "--clusterrole=edit", whose, *here)
-            self.plugin("sparkonce", "cancel", key, "--reason", "a wrong node", *here, *GATEWAY)
         self.scene.open(JOB)
         api.apply(self.right())
 
@@ -133,33 +117,16 @@ def registry(cluster: RealCluster, tmp_path: Path) -> Iterator[None]:
     child.kill()
 
 
-@pytest.fixture
-def plugin(cluster: RealCluster, tmp_path: Path) -> Callable[..., None]:
-    """kubectl with the plugin."""
-    program = tmp_path / "bin" / "kubectl"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(find("kubectl"))} "$@"\n')
-    program.chmod(0o755)
-    path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-
-    def run(*arguments: str) -> None:
-        environment = {**os.environ, "PATH": path, "KUBECONFIG": str(cluster.kubeconfig)}
-        done = completed([str(program), *arguments], 120, env=environment)
-        assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stderr.strip() or done.stdout}"
-
-    return run
-
-
 @pytest.mark.timeout(600)  # ten drivers on two cores
 @pytest.mark.parametrize("first", range(0, len(MISTAKES), AT_ONCE))
 @pytest.mark.usefixtures("registry")
 def test_each_mistake_is_named_and_its_correction_runs(
-    cluster: RealCluster, release: Release, first: int, plugin: Callable[..., None], say: Callable[[str], None]
+    cluster: RealCluster, release: Release, first: int, say: Callable[[str], None]
 ) -> None:
     """No effect before the correction, every row once after it, and no verdict was asked of an administrator."""
     release.until_ready()
     names = list(MISTAKES)[first : first + AT_ONCE]
-    cases = [Case(name, MISTAKES[name], scene_of(cluster), plugin) for name in names]
+    cases = [Case(name, MISTAKES[name], scene_of(cluster)) for name in names]
     try:
         play(cases, say)
     finally:

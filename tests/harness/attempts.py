@@ -59,6 +59,7 @@ SEEN: Fields = {
     "repeated": [False, True],
     "half_made": [None, NOW - 5, NOW - 500],
     "waits": ["", "no node takes its driver pod (Unschedulable): 0/3 nodes"],
+    "unplaced": [False, True],
     "hopeless": [False, True],
     "lingers": [None, 5.0, 500.0],
     "message": ["", "a message"],
@@ -71,6 +72,7 @@ OBSERVATION: Fields = {
     "driver_age": [None, 5.0, 500.0],
     "receivable_for": [inf, None, 5.0, 400.0],
     "owner_age": [None, 5.0, 5000.0],
+    "edited": [False, True],
     "gone": [False, True],
     "superseded": [False, True],
 }

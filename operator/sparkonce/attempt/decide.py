@@ -133,6 +133,8 @@ class Observation:
     """Seconds that the attempt has waited for its driver, since an owner touched it or since it was granted; None: it does not wait."""
     progress: Mapping[str, Any] = field(default_factory=dict)
     """From the driver's last heartbeat; for people."""
+    edited: bool = False
+    """The application was made from another template than the leading object has now."""
     gone: bool = False
     """Every object that wanted this generation was deleted (proved by live reads)."""
     superseded: bool = False
@@ -358,6 +360,9 @@ def _said(record: Record, observation: Observation, seen: ApplicationState, poli
         return _settle(record, Why.PREEMPTED, "lost with its platform", seen.message or "the platform ended it")
     if seen.phase is Phase.UNKNOWN:
         return _settle(record, Why.LOST, "lost", seen.message or "it is gone, and its end was not observed")
+    if observation.edited and seen.unplaced and seen.phase is Phase.HELD:
+        said = f"the job was edited while {seen.waits or 'its driver had no node'}"
+        return _settle(record, Why.PREEMPTED, "edited before it had a node", said)
     if seen.hopeless:
         return _settle(record, Why.STALE, "it cannot start", seen.waits or "its driver cannot start")
     if seen.phase not in (record.phase, Phase.FINISHING) and not goes_back(record, seen.phase):

@@ -66,6 +66,12 @@ class DrivenJob:
     spec: SpecBody
     policy: Policy
     sinks: Sequence[Sink]
+    live: bool = False
+    """`spec` comes from the leading object as it is now, not from the ledger."""
+
+    def edited(self, seen: ApplicationState | None) -> bool:
+        """Whether the leading object has another template than the application was made from."""
+        return self.live and seen is not None and seen.template not in {"", self.spec.template_digest}
 
 
 @dataclass(frozen=True)
@@ -283,9 +289,10 @@ class Drive:
         if seen is not None and seen.phase is Phase.HELD:
             waits = None
         if not job.policy.declared:  # an opaque job sends no heartbeats and no reports
-            return Observation(seen=seen, rewound=seen is not None and seen.rewound, owner_age=waits)
-        observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
-        return replace(observation, owner_age=waits)
+            observation = Observation(seen=seen, rewound=seen is not None and seen.rewound)
+        else:
+            observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
+        return replace(observation, owner_age=waits, edited=job.edited(seen))
 
     async def launch(self, record: Record, claim: Claim, job: DrivenJob) -> None:
         failpoints.hit("engine.launch.before")

@@ -161,7 +161,7 @@ def describe(record: Record, spec: SpecBody, leader: Desired | None) -> DrivenJo
         job = IdempotentJob.of(spec.job)
         return DrivenJob(spec=spec, policy=Policy.of(job.spec), sinks=tuple(sinks_or_absent(job, spec.base).values()))
     current = spec.model_copy(update={"job": leader.job.document()})
-    return DrivenJob(spec=current, policy=leader.policy, sinks=leader.sinks)
+    return DrivenJob(spec=current, policy=leader.policy, sinks=leader.sinks, live=True)
 
 
 def _answered(document: dict[str, Any], status: dict[str, Any]) -> bool:

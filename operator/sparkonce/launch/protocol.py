@@ -63,6 +63,8 @@ class ApplicationState:
     """Unix seconds since when its driver has a machine and waits for what its containers need, such as volumes. None: it does not."""
     unplaced: bool = False
     """Whether its driver has no machine to run on yet. `phase` is Held only once a scheduler has said so."""
+    template: str = ""
+    """`SpecBody.template_digest` of the job from which it was made; empty: not known."""
     hopeless: bool = False
     """Whether the cause in `waits` cannot go away by itself."""
     lingers: float | None = None

@@ -12,6 +12,7 @@ no webhook and no file is needed to deliver it. It holds no credentials: the att
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from enum import StrEnum
@@ -46,7 +47,7 @@ class Why(StrEnum):
     PERMANENT = "Permanent"  # the driver reported a permanent error, or the application was refused as invalid
     EXPECTATION = "Expectation"  # what the driver wrote violates spec.outputs[].expect
     LOST = "Lost"  # its application vanished, or its end was not observed
-    PREEMPTED = "Preempted"  # its platform ended it; not counted
+    PREEMPTED = "Preempted"  # its platform ended it, or an edit of its job before it had a node; not counted
     STALE = "Stale"  # no heartbeat, or no driver within startTimeoutSeconds
     NAME_TAKEN = "NameTaken"  # another program's application has our name: the attempt never ran, and is not counted
     TIMEOUT = "Timeout"  # activeDeadlineSeconds
@@ -288,6 +289,13 @@ class SpecBody(Value):
     """Local mode: must-match content digests, from a file as the user names it to its SHA-256."""
     base: str | None = None
     """Local mode: the folder that relative paths start from."""
+
+    @property
+    def template_digest(self) -> str:
+        """SHA-256 of the job's template, which tells whether an application was made from it."""
+        spec = self.job.get("spec")
+        template = spec.get("template") if isinstance(spec, dict) else None
+        return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
 
 
 LINGERS = "lingers"

@@ -36,8 +36,6 @@ class Mistake:
     """Makes the namespace wrong."""
     after: Callable[[Scene], None] = lambda scene: None
     """Makes it right again."""
-    cancelled: bool = False
-    """The waiting attempt is cancelled first: an edit of what may differ between attempts applies to the next one, which does not come."""
 
     def mistaken(self, right: Json) -> Json:
         made = copy.deepcopy(right)
@@ -164,7 +162,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "quota of pods": Mistake(cause="exceeded quota: small", before=_pods, after=_pods_again),
     "quota of cores": Mistake(cause="exceeded quota: small", before=_cores, after=_cores_again),
     "no such node": Mistake(
-        cause="no node takes its driver pod", template={"driver": {"nodeSelector": {"disk": "none"}}}, cancelled=True
+        cause="no node takes its driver pod", template={"driver": {"nodeSelector": {"disk": "none"}}}
     ),
     "out of memory": Mistake(cause="OOMKilled", template=_script("memory")),
     "exit code 1": Mistake(cause="exited with code 1", template=_script("exit")),

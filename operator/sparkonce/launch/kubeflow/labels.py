@@ -33,6 +33,8 @@ FINGERPRINT = OURS + "fingerprint"
 OBJECTS = OURS + "objects"
 PODS_SINCE = OURS + "pods-since"
 """resourceVersion of the pods, read before the application existed: where the history of the driver pod's name begins."""
+TEMPLATE = OURS + "template"
+"""`SpecBody.template_digest` of the job as it was launched. Applications of earlier versions lack it."""
 STOPPING = OURS + "stopping"
 """Our stop mark: the attempt is being stopped, whatever the record says."""
 

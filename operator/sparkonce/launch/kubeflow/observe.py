@@ -39,6 +39,7 @@ from sparkonce.launch.kubeflow.labels import (
     QUEUE_LABEL,
     ROLE_LABEL,
     STOPPING,
+    TEMPLATE,
     Role,
     as_map,
     nonce_of,
@@ -87,6 +88,7 @@ class _Fields:
     suspended: bool
     queued: bool
     generation: int
+    template: str
     executions: int
     """Number of submissions that the Spark operator recorded as successful."""
     detail: Mapping[str, str]
@@ -132,6 +134,7 @@ def observe(
         waits=pod.waits if pod is not None and phase in (Phase.STARTING, Phase.HELD) else "",
         mounting=pod.mounting if pod is not None and phase is Phase.STARTING else None,
         unplaced=pod is not None and phase in (Phase.STARTING, Phase.HELD) and pod.unplaced,
+        template=fields.template,
         hopeless=pod is not None and phase is Phase.STARTING and pod.hopeless,
         message=message,
         log_tail=pod.log_tail if pod else find(fields.message).excerpt if failed_submit else "",
@@ -202,6 +205,7 @@ def _read(application: Mapping[str, Any], assignment: Assignment) -> _Fields:
         suspended=spec.get("suspend") is True,
         queued=QUEUE_LABEL in labels,
         generation=number_of(metadata.get("generation")) or 1,
+        template=text_of(annotations.get(TEMPLATE)),
         executions=number_of(status.get("executionAttempts")) or 0,
         detail={key: value for key, value in details.items() if isinstance(value, str) and value},
     )

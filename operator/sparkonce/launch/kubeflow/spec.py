@@ -30,6 +30,7 @@ from sparkonce.launch.kubeflow.labels import (
     OBJECTS,
     PODS_SINCE,
     STOPPING,
+    TEMPLATE,
     Role,
     as_list,
     as_map,
@@ -144,6 +145,7 @@ def application(
     if assignment.gateway:
         _give_token(spec["driver"], assignment)
     metadata = _metadata(assignment, assignment.name, namespace, objects, job=job)
+    metadata["annotations"][TEMPLATE] = assignment.spec.template_digest
     if pods_since:
         metadata["annotations"][PODS_SINCE] = pods_since
     if owners := _owners(assignment, objects, namespace):
