@@ -15,12 +15,25 @@ from pathlib import Path
 import pytest
 
 from harness.binaries import or_skip
+from harness.child import Child
 from harness.node import given, packages
 from harness.node.cluster import RealCluster
 from harness.node.images import archives
+from harness.node.mistakes import REGISTRY_PORT
 from harness.node.release import Release
 from harness.node.scene import Scene, remove, scene_of
 
+REGISTRY = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Refusing(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="private"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    do_HEAD = do_GET
+HTTPServer(("127.0.0.1", {port}), Refusing).serve_forever()
+"""
 LOGS = os.environ.get("SPARKONCE_CLUSTER_LOGS")
 """A folder: the logs of every component are copied there when a test fails."""
 
@@ -82,3 +95,14 @@ def scene(cluster: RealCluster, release: Release, request: pytest.FixtureRequest
     if LOGS and request.session.testsfailed > failed:
         cluster.collect_logs(Path(LOGS) / request.node.name)
     remove(made)
+
+
+@pytest.fixture
+def registry(cluster: RealCluster, tmp_path: Path) -> Iterator[None]:
+    """A registry on the node that lets nobody in."""
+    script = tmp_path / "registry.py"
+    script.write_text(REGISTRY.format(port=REGISTRY_PORT))
+    child = Child("registry", cluster.network.inside(["python3", str(script)]), tmp_path / "registry.log")
+    child.start()
+    yield
+    child.kill()

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from harness.child import Child
 from harness.eventually import assert_eventually
 from harness.kube_api import ApiError
 from harness.node.cluster import RealCluster
-from harness.node.mistakes import MISTAKES, REGISTRY_PORT, Mistake, ended
+from harness.node.mistakes import MISTAKES, Mistake, ended
 from harness.node.release import Release
 from harness.node.scene import LONG, Scene, remove, scene_of
 from sparkonce.launch.kubernetes import JOBS
@@ -28,17 +26,6 @@ AT_ONCE = 5
 NAMED = 90.0
 """Seconds until the status names the cause: three times what is promised, since two cores carry all."""
 LOOK = 0.5
-REGISTRY = """
-from http.server import BaseHTTPRequestHandler, HTTPServer
-class Refusing(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="private"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-    do_HEAD = do_GET
-HTTPServer(("127.0.0.1", {port}), Refusing).serve_forever()
-"""
 
 
 @dataclass
@@ -104,17 +91,6 @@ class Case:
             api.patch(JOBS, JOB, asked, namespace=self.scene.namespace)
         assert phase != "Held", status.get("message")
         return phase == "Succeeded"
-
-
-@pytest.fixture
-def registry(cluster: RealCluster, tmp_path: Path) -> Iterator[None]:
-    """A registry on the node that lets nobody in."""
-    script = tmp_path / "registry.py"
-    script.write_text(REGISTRY.format(port=REGISTRY_PORT))
-    child = Child("registry", cluster.network.inside(["python3", str(script)]), tmp_path / "registry.log")
-    child.start()
-    yield
-    child.kill()
 
 
 @pytest.mark.timeout(600)  # ten drivers on two cores
