@@ -1,0 +1,158 @@
+"""Programs that append numbers to a table as people write them: `lane_other_taps.py WHICH FOLDER COUNT`. Run by `lane_others.py`.
+
+Each reads its source, the numbers from 1 to COUNT, on from where it believes to have come, and appends `BATCH` of them at a time. A commit
+that is refused because somebody else committed is tried again, as the manuals of the two libraries advise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+import sparkonce
+
+BATCH = 10
+NAME = "tap"
+Rows = Callable[[pa.Table, int], None]
+"""Appends rows; their last number."""
+
+
+def saved(folder: Path) -> int:
+    path = folder / "position"
+    return int(path.read_text()) if path.exists() else 0
+
+
+def save(folder: Path, position: int) -> None:
+    """In a file of its own, replaced as a whole."""
+    new = folder / "position.new"
+    new.write_text(str(position))
+    new.replace(folder / "position")
+
+
+@contextmanager
+def of_sparkonce(folder: Path) -> Iterator[tuple[int, Rows]]:
+    with sparkonce.writer(folder / "table", name=NAME, linger=0.0) as writer:
+
+        def append(rows: pa.Table, last: int) -> None:
+            writer.append(rows, position=last)
+            writer.flush()
+
+        yield writer.position or 0, append
+
+
+@contextmanager
+def delta_file(folder: Path) -> Iterator[tuple[int, Rows]]:
+    """delta-rs; the position is in a file that is written after each append."""
+    from deltalake import write_deltalake
+
+    def append(rows: pa.Table, last: int) -> None:
+        write_deltalake(folder / "table", rows, mode="append")
+        save(folder, last)
+
+    yield saved(folder), append
+
+
+@contextmanager
+def delta_txn(folder: Path) -> Iterator[tuple[int, Rows]]:
+    """delta-rs; the position is the version of an application transaction, in the commit of the rows."""
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+    def append(rows: pa.Table, last: int) -> None:
+        properties = CommitProperties(app_transactions=[Transaction(NAME, last)])
+        write_deltalake(folder / "table", rows, mode="append", commit_properties=properties)
+
+    place = str(folder / "table")
+    position = DeltaTable(place).transaction_version(NAME) if DeltaTable.is_deltatable(place) else None
+    yield position or 0, append
+
+
+@contextmanager
+def iceberg(folder: Path, *, in_snapshot: bool) -> Iterator[tuple[int, Rows]]:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    catalog = SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+    table = catalog.load_table("lake.numbers")
+
+    def append(rows: pa.Table, last: int) -> None:
+        while True:
+            try:
+                table.append(rows, snapshot_properties={NAME: str(last)} if in_snapshot else {})
+                break
+            except CommitFailedException:
+                table.refresh()
+        if not in_snapshot:
+            save(folder, last)
+
+    told = (each.summary for each in table.snapshots() if each.summary) if in_snapshot else ()
+    yield max((int(str(each[NAME] or 0)) for each in told), default=0) if in_snapshot else saved(folder), append
+
+
+@contextmanager
+def iceberg_file(folder: Path) -> Iterator[tuple[int, Rows]]:
+    """pyiceberg; the position is in a file that is written after each append."""
+    with iceberg(folder, in_snapshot=False) as found:
+        yield found
+
+
+@contextmanager
+def iceberg_snapshot(folder: Path) -> Iterator[tuple[int, Rows]]:
+    """pyiceberg; the position is a property of the snapshot with the rows."""
+    with iceberg(folder, in_snapshot=True) as found:
+        yield found
+
+
+WRITERS = {
+    "sparkonce.writer": of_sparkonce,
+    "write_deltalake, position in a file": delta_file,
+    "write_deltalake, position in its commit (txn)": delta_txn,
+    "pyiceberg append, position in a file": iceberg_file,
+    "pyiceberg append, position in its snapshot": iceberg_snapshot,
+}
+
+
+def prepare(which: str, folder: Path) -> None:
+    """Makes an empty table where the program expects one."""
+    folder.mkdir()
+    if which.startswith("pyiceberg"):
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+        catalog.create_namespace("lake")
+        catalog.create_table("lake.numbers", pa.schema([("n", pa.int64())]))
+
+
+def rows(which: str, folder: Path) -> list[int]:
+    """The numbers in the table, as a reader sees them."""
+    if which.startswith("pyiceberg"):
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+        found = catalog.load_table("lake.numbers").scan().to_arrow()
+    elif which.startswith("write_deltalake"):
+        from deltalake import DeltaTable
+
+        found = DeltaTable(folder / "table").to_pyarrow_table()
+    else:
+        from pyarrow import parquet
+
+        found = pa.concat_tables(
+            parquet.read_table(file.removeprefix("file://")) for file in sparkonce.files(folder / "table")
+        )
+    return [n for n in found.column("n").to_pylist() if n is not None]
+
+
+def main(which: str, folder: Path, count: int) -> None:
+    with WRITERS[which](folder) as (position, append):
+        print(position, flush=True)
+        for first in range(position + 1, count + 1, BATCH):
+            last = min(first + BATCH - 1, count)
+            append(pa.table({"n": list(range(first, last + 1))}), last)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
