@@ -386,7 +386,7 @@ async def _ended(server: web.Server) -> None:
     for task in under_way:
         task.cancel()
     await asyncio.gather(*under_way, return_exceptions=True)
-    deadline = time.monotonic() + CLOSE_TIMEOUT
+    deadline = time.monotonic() + stretched(CLOSE_TIMEOUT)
     while server.connections and time.monotonic() < deadline:
         for each in server.connections:
             if each.transport is not None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import aiohttp
 
+from harness.patience import stretched
+
 CLOSE_TIMEOUT = 2.0
 """Seconds for connections to end; a frozen server never closes its side."""
 LOOK = 0.002
@@ -41,6 +43,6 @@ async def tls_session(ca: Path, **options: Any) -> AsyncIterator[aiohttp.ClientS
         async with aiohttp.ClientSession(connector=connector, **options) as session:
             yield session
     finally:
-        deadline = time.monotonic() + CLOSE_TIMEOUT
+        deadline = time.monotonic() + stretched(CLOSE_TIMEOUT)
         while any(each.fileno() != -1 for each in sockets) and time.monotonic() < deadline:  # noqa: ASYNC110 # sockets have no event for it
             await asyncio.sleep(LOOK)

@@ -90,6 +90,15 @@ def test_what_cannot_be_read_back_is_not_written(progress: object, says: str) ->
         encode(beat(progress))
 
 
+def test_a_long_number_is_found_wherever_it_stands() -> None:
+    """Only some characters of a text are looked at first: a number of the shortest length that is refused is found at each distance from
+    its beginning, and one that has a digit less is written."""
+    for before in range(DIGITS_LIMIT + 1):
+        with pytest.raises(InvalidInput, match="digits"):
+            encode(beat(["x" * before, 10**DIGITS_LIMIT]))
+        encode(beat(["x" * before, 10**DIGITS_LIMIT - 1]))
+
+
 def test_long_digits_in_a_text_are_no_number() -> None:
     """Only numbers are limited: a string of digits is kept."""
     said = beat("7" * 1000)

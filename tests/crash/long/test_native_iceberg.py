@@ -11,6 +11,7 @@ import pytest
 
 from crash.iceberg_scene import NAME, OLD, Tables, drop, engine
 from crash.scene import Scene, gate_of
+from harness import effort
 from harness.iceberg_rest import spark_runtime
 from harness.iceberg_tables import rest_catalog
 from harness.patience import until_ended
@@ -128,7 +129,7 @@ def test_a_frozen_driver_that_wakes_after_its_successor(made: Callable[[str], Bl
     scene.right("many")
 
 
-@pytest.mark.parametrize("shape", ["append", "sql", "inserts", "many"])
+@pytest.mark.parametrize("shape", effort.sampled(["append", "sql", "inserts", "many"]))
 def test_another_writer_commits_while_a_block_runs(made: Callable[[str], Blocks], shape: str) -> None:
     """Appends are put on top; `job.sql` runs its statement again, a MERGE too that only inserts and whose row the other writer added
     meanwhile; a block that read rows ends its attempt, and the next one is right."""

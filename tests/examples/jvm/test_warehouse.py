@@ -161,6 +161,7 @@ def deliver_again(project: Sender, read: Read) -> None:
     same(read("revenue"), landing.revenue(MONTHS[-1]), by=["orderdate", "mktsegment"])
 
 
+@pytest.mark.soak  # Delta's table has the same statements, and tests/crash the kills of both
 def test_on_iceberg(project: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same scripts on Iceberg with the catalog of the page, read by pyiceberg."""
     lake = project.folder / "data" / "iceberg"

@@ -97,7 +97,8 @@ def _policy(scene: Scene) -> None:
         "metadata": {"name": POLICY},
         "spec": {"policyName": POLICY, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here}},
     })  # fmt: skip
-    tried = {**scene.job("tried")["spec"]["template"], "metadata": {"name": "tried"}}
+    body = scene.job("tried")
+    tried = {**(body["spec"]["template"] if body["kind"] == "IdempotentJob" else body), "metadata": {"name": "tried"}}
 
     def denies() -> bool:
         try:
