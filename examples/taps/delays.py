@@ -12,12 +12,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkonce.lanes.source import LaneSource
+import sparkonce
 
 
 def main(table: Path, folder: Path) -> None:
     spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark.dataSource.register(LaneSource)
+    sparkonce.register(spark)
     flights = spark.readStream.format("sparkonce").load(str(table.absolute()))
     delays = flights.groupBy("origin").agg(F.count("*").alias("departures"), F.avg("delay").alias("delay"))
 

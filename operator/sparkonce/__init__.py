@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sparkonce.lanes.writer import async_writer, writer
     from sparkonce.local.notebook import job
     from sparkonce.sink.slotlog.reader import files, read
+    from sparkonce.sink.slotlog.source import register
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ _HOMES = {
     "job": "sparkonce.local.notebook",
     "files": "sparkonce.sink.slotlog.reader",
     "read": "sparkonce.sink.slotlog.reader",
+    "register": "sparkonce.sink.slotlog.source",
     "idempotent": "sparkonce.functions",
     "writer": "sparkonce.lanes.writer",
     "async_writer": "sparkonce.lanes.writer",
@@ -63,7 +65,8 @@ _HOMES = {
 
 __all__ = [
     "BufferFull", "CallRefused", "Fenced", "KeyConflict", "LaneError", "LaneRetired", "NotInJob", "RecordedFailure", "SparkonceError",
-    "WriterFenced", "__version__", "async_writer", "current", "files", "idempotent", "job", "read", "writer",
+    "WriterFenced", "__version__", "async_writer", "current", "files", "idempotent", "job", "read", "register",
+    "writer",
 ]  # fmt: skip
 
 

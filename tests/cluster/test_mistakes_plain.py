@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -24,19 +24,12 @@ CORRECTED = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.soak]  # it shows the Spark operator, not us
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plain:
-    """What a plain application with restartPolicy Never shows of a mistake."""
-
-    state: str
-    """Of the application after `NAMED` seconds, or the HTTP status of a refused create."""
-    named: bool = True
-    """Whether the application's status has the mistake's cause."""
-    runs: bool = True
-    """Whether applying the corrected manifest runs it."""
-
-
-PLAIN: Mapping[str, Plain] = {name: Plain(state="") for name in MISTAKES}
+SILENT = frozenset({
+    "wrong image", "private image", "missing claim", "missing ConfigMap", "missing Secret", "no such node", "exception", "deadline",
+    "wrong main class", "suspended",
+})  # fmt: skip
+"""Mistakes of whose cause the application's status says nothing (but that it is suspended). Whether a corrected manifest then runs is the
+Spark operator's race with itself, and is only printed."""
 
 
 @dataclass
@@ -98,11 +91,10 @@ def within(seconds: float, fact: Callable[[], bool]) -> None:
 def test_what_the_spark_operator_says_of_each_mistake(
     cluster: RealCluster, release: Release, first: int, say: Callable[[str], None]
 ) -> None:
-    """The table of docs/mistakes.md: the state of the application, whether it names the cause, and whether a corrected manifest is run."""
+    """The table of docs/mistakes.md: the state of the application, whether it names the cause, and what a corrected manifest does."""
     release.until_ready()
     names = list(MISTAKES)[first : first + AT_ONCE]
     cases = [Case(name, MISTAKES[name], plain(cluster)) for name in names]
-    found: dict[str, Plain] = {}
     try:
         for each in cases:
             each.send()
@@ -116,7 +108,7 @@ def test_what_the_spark_operator_says_of_each_mistake(
         for each in cases:
             state, cause, said = named[each.name]
             rows = each.scene.rows(JOB)
-            found[each.name] = Plain(state=state, named=cause, runs=set(rows.values()) == {1} and len(rows) == 100)
+            assert max(rows.values(), default=0) <= 1
             each.look()
             say(
                 f"{each.name}: {state} {'names' if cause else 'does not name'} it: {said.strip()[:200]!r} | {len(rows)} rows, {each.state}"
@@ -124,4 +116,4 @@ def test_what_the_spark_operator_says_of_each_mistake(
     finally:
         for each in cases:
             remove(each.scene)
-    assert found == {name: PLAIN[name] for name in names}
+    assert {name for name, cause in causes.items() if not cause} == SILENT.intersection(names)

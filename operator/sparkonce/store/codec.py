@@ -40,9 +40,8 @@ def encode(value: Value) -> str:
     that is too long; nothing was written."""
     what = type(value).__name__.lower()
     try:
-        text = value.model_dump_json(
-            by_alias=True, exclude_none=True
-        )  # as `dump` and `json.dumps`, in a third of the time
+        # as `dump` and `json.dumps`, in a third of the time
+        text = value.model_dump_json(by_alias=True, exclude_none=True)
     except (ValueError, TypeError, PydanticSerializationError) as error:
         raise InvalidInput(f"a {what} cannot be stored as JSON: {error}") from None
     if len(text) * 4 > VALUE_LIMIT and (size := len(text.encode())) > VALUE_LIMIT:
@@ -50,9 +49,8 @@ def encode(value: Value) -> str:
             f"a {what} has {size} bytes of JSON, and a ledger keeps at most {VALUE_LIMIT}; move large values into files"
         )
     # Almost no value has that many brackets or digits; only such values are walked through.
-    if text.count("[") + text.count("{") > DEPTH_LIMIT or (
-        _DIGITS.search(text[::_EVERY]) and _LONG_NUMBER.search(text)
-    ):
+    brackets = text.count("[") + text.count("{")
+    if brackets > DEPTH_LIMIT or (_DIGITS.search(text[::_EVERY]) and _LONG_NUMBER.search(text)):
         _check_parts(what, value.model_dump(mode="json"))
     try:
         type(value).model_validate_json(text)

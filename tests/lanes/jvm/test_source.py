@@ -15,7 +15,6 @@ from pyarrow import parquet
 import sparkonce
 from harness.patience import completed
 from lanes.test_rows import KEPT
-from sparkonce.lanes.source import LaneSource
 from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]  # each query starts Python p
 
 @pytest.fixture
 def followed(spark: SparkSession, tmp_path: Path) -> Iterator[Follower]:
-    spark.dataSource.register(LaneSource)
+    sparkonce.register(spark)
     follower = Follower(spark, tmp_path)
     yield follower
     for query in spark.streams.active:
