@@ -361,8 +361,7 @@ def _said(record: Record, observation: Observation, seen: ApplicationState, poli
     if seen.phase is Phase.UNKNOWN:
         return _settle(record, Why.LOST, "lost", seen.message or "it is gone, and its end was not observed")
     if observation.edited and seen.unplaced and seen.phase is Phase.HELD:
-        said = f"the job was edited while {seen.waits or 'its driver had no node'}"
-        return _settle(record, Why.PREEMPTED, "edited before it had a node", said)
+        return _settle(record, Why.PREEMPTED, "edited before it had a node", f"the job was edited while {seen.waits}")
     if seen.hopeless:
         return _settle(record, Why.STALE, "it cannot start", seen.waits or "its driver cannot start")
     if seen.phase not in (record.phase, Phase.FINISHING) and not goes_back(record, seen.phase):

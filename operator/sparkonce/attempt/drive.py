@@ -288,9 +288,8 @@ class Drive:
         seen = as_queued(record, seen, waits, start_timeout=job.policy.start_timeout)
         if seen is not None and seen.phase is Phase.HELD:
             waits = None
-        if not job.policy.declared:  # an opaque job sends no heartbeats and no reports
-            observation = Observation(seen=seen, rewound=seen is not None and seen.rewound)
-        else:
+        observation = Observation(seen=seen, rewound=seen is not None and seen.rewound)
+        if job.policy.declared:  # an opaque job sends no heartbeats and no reports
             observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
         return replace(observation, owner_age=waits, edited=job.edited(seen))
 

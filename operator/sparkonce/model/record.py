@@ -293,9 +293,7 @@ class SpecBody(Value):
     @property
     def template_digest(self) -> str:
         """SHA-256 of the job's template, which tells whether an application was made from it."""
-        spec = self.job.get("spec")
-        template = spec.get("template") if isinstance(spec, dict) else None
-        return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.job["spec"].get("template"), sort_keys=True).encode()).hexdigest()
 
 
 LINGERS = "lingers"

@@ -145,9 +145,8 @@ def application(
     if assignment.gateway:
         _give_token(spec["driver"], assignment)
     metadata = _metadata(assignment, assignment.name, namespace, objects, job=job)
-    metadata["annotations"][TEMPLATE] = assignment.spec.template_digest
-    if pods_since:
-        metadata["annotations"][PODS_SINCE] = pods_since
+    since = {PODS_SINCE: pods_since} if pods_since else {}
+    metadata["annotations"] |= {TEMPLATE: assignment.spec.template_digest, **since}
     if owners := _owners(assignment, objects, namespace):
         metadata["ownerReferences"] = owners
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
