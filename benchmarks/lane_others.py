@@ -1,7 +1,8 @@
-"""What becomes of rows whose writer is killed, doubled or frozen: `python benchmarks/lane_others.py` prints the table of docs/lanes.md.
+"""What becomes of rows whose writer is killed, doubled or frozen: `python benchmarks/lane_others.py` prints a table.
 
 The writers are in `lane_other_taps.py`, on local folders. Afterwards one undisturbed run brings each table to its end; what is missing then
-is lost, and what is there more than once is doubled.
+is lost, and what is there more than once is doubled. Moments are drawn: a few kills may all miss the milliseconds between a commit and the
+position that is saved after it, so a zero in the first and last column proves nothing of the others.
 """
 
 from __future__ import annotations
