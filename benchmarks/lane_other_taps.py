@@ -1,7 +1,7 @@
 """Programs that append numbers to a table as people write them: `lane_other_taps.py WHICH FOLDER COUNT`. Run by `lane_others.py`.
 
 Each reads its source, the numbers from 1 to COUNT, on from where it believes to have come, and appends `BATCH` of them at a time. A commit
-that is refused because somebody else committed is tried again, as the manuals of the two libraries advise.
+of pyiceberg that is refused because somebody else committed is tried again; delta-rs does so by itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import sparkonce
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
 
 BATCH = 10
 NAME = "tap"
@@ -70,13 +74,17 @@ def delta_txn(folder: Path) -> Iterator[tuple[int, Rows]]:
     yield position or 0, append
 
 
+def catalog_of(folder: Path) -> SqlCatalog:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    return SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+
+
 @contextmanager
 def iceberg(folder: Path, *, in_snapshot: bool) -> Iterator[tuple[int, Rows]]:
-    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import CommitFailedException
 
-    catalog = SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
-    table = catalog.load_table("lake.numbers")
+    table = catalog_of(folder).load_table("lake.numbers")
 
     def append(rows: pa.Table, last: int) -> None:
         while True:
@@ -119,9 +127,7 @@ def prepare(which: str, folder: Path) -> None:
     """Makes an empty table where the program expects one."""
     folder.mkdir()
     if which.startswith("pyiceberg"):
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        catalog = SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+        catalog = catalog_of(folder)
         catalog.create_namespace("lake")
         catalog.create_table("lake.numbers", pa.schema([("n", pa.int64())]))
 
@@ -129,10 +135,7 @@ def prepare(which: str, folder: Path) -> None:
 def rows(which: str, folder: Path) -> list[int]:
     """The numbers in the table, as a reader sees them."""
     if which.startswith("pyiceberg"):
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        catalog = SqlCatalog(NAME, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
-        found = catalog.load_table("lake.numbers").scan().to_arrow()
+        found = catalog_of(folder).load_table("lake.numbers").scan().to_arrow()
     elif which.startswith("write_deltalake"):
         from deltalake import DeltaTable
 

@@ -23,7 +23,7 @@ from lane_other_taps import WRITERS, prepare, rows
 PROGRAM = Path(__file__).resolve().parent / "lane_other_taps.py"
 COUNT = 2_000
 """Numbers to be written: some seconds without faults."""
-WAKES = 1.0
+WAKES = 0.25
 """Seconds for which a process that was woken may go on."""
 
 
@@ -64,11 +64,11 @@ def frozen(which: str, folder: Path, dice: random.Random, kills: int) -> None:
         time.sleep(dice.uniform(0.0, 0.3))  # the moment is drawn
         first.send_signal(signal.SIGSTOP)
         second = start(which, folder)
-        time.sleep(dice.uniform(0.2, 0.5))
+        time.sleep(dice.uniform(0.2, 0.5))  # the moment is drawn
         second.kill()
         end(second)
         first.send_signal(signal.SIGCONT)
-        time.sleep(WAKES / 4)
+        time.sleep(WAKES)  # it appends meanwhile, if it may
         first.kill()
         end(first)
 

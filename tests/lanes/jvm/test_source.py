@@ -19,6 +19,7 @@ from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "taps"
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # each query starts Python processes of its own
@@ -44,9 +45,14 @@ class Follower:
 
     def follow(self, name: str = "copy", **options: str) -> None:
         """One run of the query over all that there is now."""
-        writer = self.stream(**options).writeStream.option("checkpointLocation", str(self.folder / f"{name}.state"))
-        query = writer.trigger(availableNow=True).format("parquet").start(str(self.folder / name))
-        query.awaitTermination()
+        self.copy(self.stream(**options), name)
+
+    def copy(self, frame: DataFrame, name: str = "copy") -> None:
+        self.run(frame.writeStream.format("parquet").option("path", str(self.folder / name)), name)
+
+    def run(self, writer: DataStreamWriter, name: str = "copy") -> None:
+        writer = writer.option("checkpointLocation", str(self.folder / f"{name}.state"))
+        writer.trigger(availableNow=True).start().awaitTermination()
 
     def rows(self, name: str = "copy") -> list[dict[str, Any]]:
         read = self.spark.read.parquet(str(self.folder / name))
@@ -88,10 +94,7 @@ def test_a_query_that_failed_takes_the_same_rows_again(followed: Follower) -> No
             raise RuntimeError("the sink failed")
 
     def run() -> None:
-        writer = followed.stream().writeStream.foreachBatch(sink)
-        writer.option("checkpointLocation", str(followed.folder / "state")).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        followed.run(followed.stream().writeStream.foreachBatch(sink))
 
     with pytest.raises(Exception, match="the sink failed"):
         run()
@@ -129,13 +132,9 @@ def test_a_new_column_is_not_left_out(followed: Follower) -> None:
     stream = followed.stream()
     appended(followed.table, {"n": 2, "late": "x"})
 
-    def run(frame: DataFrame) -> None:
-        writer = frame.writeStream.option("checkpointLocation", str(followed.folder / "copy.state"))
-        writer.trigger(availableNow=True).format("parquet").start(str(followed.folder / "copy")).awaitTermination()
-
     with pytest.raises(Exception, match="has the column late since this query was begun; start the query again"):
-        run(stream)
-    run(followed.stream())
+        followed.copy(stream)
+    followed.follow()
     assert [(row["n"], row["late"]) for row in followed.rows()] == [(1, None), (2, "x")]
 
 
@@ -178,10 +177,7 @@ def test_many_files_are_read_by_few_tasks(followed: Follower) -> None:
     def sink(frame: DataFrame, _: int) -> None:
         orders.extend(frame.rdd.map(lambda row: row.n).glom().collect())
 
-    writer_ = followed.stream().writeStream.foreachBatch(sink)
-    writer_.option("checkpointLocation", str(followed.folder / "state")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+    followed.run(followed.stream().writeStream.foreachBatch(sink))
     assert len(orders) <= 2
     assert [n for each in orders for n in each] == list(range(100))
 

@@ -100,11 +100,16 @@ def _source() -> type[DataSource]:
 def _columns(path: str, lane: str | None) -> dict[str, Any]:
     """The columns of the lanes, in Spark's JSON."""
     uri, seen = _seen(path, lane)
-    schemas = [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
+    schemas = _schemas(seen)
     if not schemas:
         which = f"the lane {lane}" if lane else "a lane"
         raise NothingCommitted(f"{uri} has no rows of {which} yet; start the query once it has, or check path and name")
     return merged(schemas, where=uri)
+
+
+def _schemas(seen: Shown) -> list[tuple[str, str]]:
+    """As `merged` takes them."""
+    return [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
 
 
 def _latest(path: str, lane: str | None) -> dict[str, int]:
@@ -121,7 +126,7 @@ def _planned(path: str, lane: str | None, start: Offsets, end: Offsets, schema: 
     for name, last in sorted(end.items()):
         if (first := start.get(name, 0) + 1) <= last:
             found = of_batches(seen, f"{name}@{first}-{last}", where=uri)
-            _refuse_columns(found, json.loads(schema), where=uri)
+            _refuse_columns(found, schema, where=uri)
             files += [file for _, own in found for file in own]
     return [(uri, [file.dump() for file in part]) for part in _packed(files)]
 
@@ -143,11 +148,11 @@ def _batches(part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from _shaped(parquet.read_table(pa.BufferReader(data)), schema).to_batches()
 
 
-def _refuse_columns(found: Shown, known: dict[str, Any], *, where: str) -> None:
-    """Raises: InvalidInput: these batches have a column that the query has not, or has with another type."""
-    own = [(path_of(slot), slot.data_schema) for slot, _ in found if slot.data_schema]
-    both = merged([("this query", json.dumps(known)), *own], where=where)
-    if added := sorted(_names(both) - _names(known)):
+def _refuse_columns(found: Shown, schema: str, *, where: str) -> None:
+    """schema: of the query, in Spark's JSON. Raises: InvalidInput: these batches have a column that the query has not, or has with another
+    type."""
+    both = merged([("this query", schema), *_schemas(found)], where=where)
+    if added := sorted(_names(both) - _names(json.loads(schema))):
         raise InvalidInput(
             f"{where} has the column {added[0]} since this query was begun; start the query again, and it goes on from its checkpoint with "
             "that column"
