@@ -1,4 +1,4 @@
-"""Follows a folder of CSV files into a lane: `python examples/taps/tap.py LANDING TABLE`.
+"""Follows a folder of CSV files into a lane: `python examples/taps/tap.py LANDING TABLE`. TABLE may be a topic: `kafka://HOST:PORT/TOPIC`.
 
 Every row is in the table once, however often this program is killed and started again. The position is a file and a line of it.
 """

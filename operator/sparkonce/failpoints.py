@@ -86,6 +86,7 @@ NAMES: dict[str, str] = {
     "lanes.uploaded": "the files of a place are uploaded, its commit is not sent",
     "lanes.commit.before": "the commit of a place is put together and not sent",
     "lanes.commit.after": "a place of a lane is committed and its writer does not know yet",
+    "lanes.kafka.rows": "the rows of a place are in a transaction on Kafka, the position is not",
     "lanes.rolled": "a generation of a lane has ended, the next one is not open",
     "sink.slots.close.before": "before a lower slot is filled with `closed`",
     "sink.slots.close.after": "after a lower slot was filled with `closed`",

@@ -52,6 +52,8 @@ POLICY = Policy(declared=True, heartbeat_timeout=60.0)
 OPAQUE = Policy(declared=False, max_attempts=1)
 SETTLING = Settling(attempt=ATTEMPT, why=Why.STALE, note="no heartbeat for 90 s")
 WAITS = "no node takes its driver pod (Unschedulable): 0/3 nodes"
+EXHAUSTIVE = pytest.mark.timeout(300)
+"""Of tests that look at every attempt: 20 s on a free core, of which a busy machine may give a tenth."""
 LATE = replace(POLICY, active_deadline=NOW - 1)
 NO_PATH = ("PATH_NOT_FOUND", "AnalysisException")
 
@@ -173,6 +175,7 @@ def test_row(row: str, action: type, record: Record, observation: Observation, p
     assert (decision.row, type(decision.action)) == (row, action)
 
 
+@EXHAUSTIVE
 def test_every_row_has_its_line_above() -> None:
     """The table above has a line for every row of `decide`, so a new row cannot be forgotten."""
     reached = {attempt.decision.row for attempt in attempts()}
@@ -200,6 +203,7 @@ def test_every_case_gets_one_decision_that_explains_itself() -> None:
         assert decision.row and decision.evidence
 
 
+@EXHAUSTIVE
 def test_the_stand_ins_decide_as_real_values_do() -> None:
     """Each case gets the same row with the real types and random values in all unread fields: these do not matter, and the test's stand-ins
     hide nothing."""
@@ -324,6 +328,7 @@ def test_a_wish_to_end_is_always_carried_out() -> None:
             assert action.why not in (Why.CANCELLED, Why.SUPERSEDED, Why.RESOLVED)
 
 
+@EXHAUSTIVE
 def test_time_never_overrules_an_answer() -> None:
     """Ages, backoff and deadline never change a decision that record, application or driver determine. They only turn a launch into a wait,
     or a launch or wait into Settle as Timeout or Stale, or as Completed if the driver has nothing left to do."""
@@ -494,6 +499,7 @@ DEPARTURES = {
 }
 
 
+@EXHAUSTIVE
 def test_it_decides_as_the_model_does() -> None:
     """For every case of an unfinished record the action is the model's, but for the exceptions listed above, each of which occurs. Where
     the model waits we settle only for activeDeadlineSeconds, a driver that cannot start, or an edit before it has a node, and where it

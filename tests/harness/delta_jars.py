@@ -5,12 +5,10 @@ Only for tests that compare with another engine: the product needs none of them.
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
 
-from harness.binaries import cache, one_at_a_time, or_skip, to_stderr
-from harness.store_parts import IVY, RESOLVE, _do, _fresh
+from harness.binaries import or_skip
+from harness.store_parts import jars
 
 DELTA_SPARK = "io.delta:delta-spark_4.1_2.13:4.1.0"
 """The version for the Spark that the tests install."""
@@ -31,18 +29,5 @@ def delta_jars() -> list[Path]:
 
 def resolved() -> list[Path]:
     """As `delta_jars`, for callers outside a test. Raises PartMissing."""
-    place = cache() / DELTA_SPARK.replace(":", "-")
-    if not place.is_dir():
-        with one_at_a_time("delta-spark.lock", to_stderr):
-            if not place.is_dir():
-                to_stderr(f"fetching {DELTA_SPARK} from Maven")
-                part = _fresh(place)
-                ivy = part / "ivy"
-                ivy.mkdir()
-                (ivy / "settings.xml").write_text(IVY)
-                _do([sys.executable, "-c", RESOLVE, DELTA_SPARK, str(ivy)], part, {})
-                for jar in (ivy / "jars").glob("*.jar"):
-                    jar.rename(part / jar.name)
-                shutil.rmtree(ivy)
-                part.rename(place)
-    return sorted(place.glob("io.delta_*.jar"))  # Spark has the other dependencies
+    found = jars(DELTA_SPARK.replace(":", "-"), [DELTA_SPARK])
+    return [jar for jar in found if jar.name.startswith("io.delta_")]  # Spark has the other dependencies

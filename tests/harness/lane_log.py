@@ -22,6 +22,7 @@ from pyarrow import parquet
 from sparkonce.blocking import run
 from sparkonce.errors import LaneRetired, OutputUnavailable
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
+from sparkonce.lanes.rows import parquet_batch
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.slotlog.snapshot import decided, seen_in
 
@@ -107,6 +108,7 @@ class FakeLog:
     """One process's `LaneLog` on a broker."""
 
     name, uri, batches_limit = "tap", "memory:///lake", 4
+    position_limit, linger = 4096, 0.0
 
     def __init__(self, broker: Broker, faults: Faults = lambda _: "ok", *, batches_limit: int = 4) -> None:
         self.broker, self.faults, self.epoch, self.count = broker, faults, 0, 0
@@ -138,6 +140,12 @@ class FakeLog:
         return LaneOwner(
             epoch=self.epoch, last=self.broker.last, position=self.broker.position, data_schema=self.broker.schema
         )
+
+    def packed(self, table: pa.Table) -> pa.Table:
+        return table
+
+    def encoded(self, tables: Sequence[pa.Table], known: pa.Schema) -> RowBatch:
+        return parquet_batch(tables, known)
 
     def refuse_columns(self, data_schema: str) -> None:
         """Nothing else is in the table."""

@@ -1,5 +1,5 @@
-"""Programs for tests, kept outside the checkout: object stores from their own registries, Spark's connector for S3, Helm, linters, and
-crane, which is a registry of images and a client of one.
+"""Programs for tests, kept outside the checkout: object stores from their own registries, Kafka, Spark's connector for S3, Helm, linters,
+and crane, which is a registry of images and a client of one.
 
 They use the cache and locks of `binaries`: keyed by version, moved into place when complete, made by the first process that needs them or
 in advance by `scripts/cluster-parts`. The Go programs are commands of their own modules (`go install`), so they need no module of ours;
@@ -26,6 +26,7 @@ KUBE_SCORE = ("github.com/zegl/kube-score/cmd/kube-score", "v1.20.0")
 CRANE = ("github.com/google/go-containerregistry/cmd/crane", "v0.22.1")
 ACTIONLINT = ("github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12")
 AZURITE = "3.35.0"
+KAFKA = "4.1.2"
 AWS_SDK = "2.29.52"
 """The version that this hadoop-aws requires."""
 AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
@@ -104,17 +105,33 @@ def s3a_jars() -> list[Path]:
 def s3a_resolved() -> list[Path]:
     """As `s3a_jars`, for callers outside a test. Raises PartMissing."""
     hadoop = _hadoop_version()
-    place = cache() / f"s3a-{hadoop}-{AWS_SDK}"
+    packages = [f"org.apache.hadoop:hadoop-aws:{hadoop}"]
+    packages += [f"software.amazon.awssdk:{name}:{AWS_SDK}" for name in AWS_MODULES]
+    return jars(f"s3a-{hadoop}-{AWS_SDK}", packages)
+
+
+def kafka_jars() -> list[Path]:
+    """The jars of Kafka's broker, but for Scala's library, which Spark has. Skips the test if they cannot be had."""
+    return or_skip(kafka_resolved)
+
+
+def kafka_resolved() -> list[Path]:
+    """As `kafka_jars`, for callers outside a test. Raises PartMissing."""
+    return jars(f"kafka-{KAFKA}", [f"org.apache.kafka:kafka_2.13:{KAFKA}"])
+
+
+def jars(name: str, packages: Sequence[str]) -> list[Path]:
+    """Jars from Maven with what they depend on, except for what Spark has: fetched by Spark's resolver, and cached under this name.
+    packages: as `GROUP:ARTIFACT:VERSION`. Raises PartMissing."""
+    place = cache() / name
     if not place.is_dir():
-        with one_at_a_time("s3a.lock", to_stderr):
+        with one_at_a_time(f"{name}.lock", to_stderr):
             if not place.is_dir():
-                to_stderr(f"fetching Spark's connector for S3 ({hadoop}) from Maven")
+                to_stderr(f"fetching {packages[0]} from Maven")
                 part = _fresh(place)
                 ivy = part / "ivy"
                 ivy.mkdir()
                 (ivy / "settings.xml").write_text(IVY)
-                packages = [f"org.apache.hadoop:hadoop-aws:{hadoop}"]
-                packages += [f"software.amazon.awssdk:{name}:{AWS_SDK}" for name in AWS_MODULES]
                 _do([sys.executable, "-c", RESOLVE, ",".join(packages), str(ivy)], part, {})
                 for jar in (ivy / "jars").glob("*.jar"):
                     jar.rename(part / jar.name)
@@ -164,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
             places = [installed(HELM)]
         else:
             programs = [installed(each) for each in (VERSITYGW, FAKE_GCS, HELM, KUBE_SCORE, CRANE, ACTIONLINT)]
-            places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent]
+            places = [*programs, Path(azurite_installed()[-1]), s3a_resolved()[0].parent, kafka_resolved()[0].parent]
     except PartMissing as missing:
         to_stderr(str(missing))
         return 1

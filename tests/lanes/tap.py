@@ -1,4 +1,5 @@
-"""A tap: reads a source of numbers on from the lane's position, and appends them. Run as `tap.py FOLDER NAME COUNT`.
+"""A tap: reads a source of numbers on from the lane's position, and appends them. Run as `tap.py LAKE NAME COUNT`; LAKE is a folder
+or a topic of Kafka.
 
 Prints each number once it is acknowledged; ends with 3 when another process has acquired the lane.
 """
@@ -11,7 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from sparkonce.errors import WriterFenced
-from sparkonce.lanes.protocol import LaneEntry
+from sparkonce.lanes.kafka_log import KafkaLog
+from sparkonce.lanes.kafka_topic import SCHEME
+from sparkonce.lanes.protocol import LaneEntry, LaneLog
 from sparkonce.lanes.sender import WriterOptions
 from sparkonce.lanes.table_log import TableLog
 from sparkonce.lanes.writer import Writer
@@ -26,8 +29,12 @@ def told(number: int, handle: Future[LaneEntry]) -> None:
         print(number, flush=True)
 
 
-def main(folder: str, name: str, count: int) -> int:
-    log = TableLog(FolderObjects(Path(folder), durable=False), name, places=4)
+def main(lake: str, name: str, count: int) -> int:
+    log: LaneLog
+    if lake.startswith(SCHEME):
+        log = KafkaLog(lake, name, client={"transaction.timeout.ms": 5000})
+    else:
+        log = TableLog(FolderObjects(Path(lake), durable=False), name, places=4)
     try:
         with Writer(log, WriterOptions(linger=0.0, batch_size=64)) as writer:
             for n in range((writer.position or 0) + 1, count + 1):

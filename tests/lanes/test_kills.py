@@ -57,9 +57,9 @@ def start(folder: Path, *, failpoints: str = "", count: int = COUNT) -> subproce
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ended(tap: subprocess.Popen[str]) -> tuple[int, list[int], str]:
+def ended(tap: subprocess.Popen[str], timeout: float = SOON) -> tuple[int, list[int], str]:
     """Its exit code, the numbers that it had acknowledged, and what it said."""
-    out, err = tap.communicate(timeout=SOON)
+    out, err = tap.communicate(timeout=timeout)
     return tap.returncode, [int(line) for line in out.split()], err
 
 

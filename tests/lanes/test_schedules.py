@@ -158,7 +158,7 @@ def test_without_the_same_bytes_rows_are_lost(monkeypatch: pytest.MonkeyPatch) -
             with self.changed:
                 more = self.buffer.take(1)
                 flight.batches += more
-                batches = [*flight.place.batches, *(sender._encoded(each, self.known) for each in more)]
+                batches = [*flight.place.batches, *(self.log.encoded(each.tables, self.known) for each in more)]
             flight.place = LanePlace(flight.place.name, flight.place.first, tuple(batches), None)
             self.log.upload(flight.place, len(batches) - 1)
             raise

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 from harness.lane_log import rows_in
 from sparkonce.blocking import run
 from sparkonce.errors import Certainty, InvalidInput, LaneRetired, OutputCorrupt, OutputUnavailable
-from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LanePlace, RowBatch
+from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneLog, LanePlace, RowBatch
 from sparkonce.lanes.rows import parquet_of, spark_schema
 from sparkonce.lanes.table_log import TableLog, lanes_of
 from sparkonce.sink.objects.local import FolderObjects
@@ -35,13 +35,13 @@ def batch(*numbers: int) -> RowBatch:
     return RowBatch(parquet_of(table), len(numbers), spark_schema(table.schema))
 
 
-def append(log: TableLog, first: int, *batches: RowBatch, position: Any = None) -> AppendOutcome:
+def append(log: LaneLog, first: int, *batches: RowBatch, position: Any = None) -> AppendOutcome:
     """Takes the next place, uploads and commits it."""
     place = log.next_place(batches, first=first, position=position)
     return written(log, place)
 
 
-def written(log: TableLog, place: LanePlace) -> AppendOutcome:
+def written(log: LaneLog, place: LanePlace) -> AppendOutcome:
     for number in range(len(place.batches)):
         log.upload(place, number)
     return log.commit(place)

@@ -17,9 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkonce.errors import Certainty
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class RowBatch:
     """Rows as they are written, encoded once; a retry sends the same bytes."""
 
     data: bytes = field(repr=False)
-    """A Parquet file; empty without rows."""
+    """As the log encodes them: in a table a Parquet file. Empty without rows."""
     rows: int
     data_schema: str
     """Spark's JSON schema of the rows; empty without rows."""
@@ -91,6 +94,8 @@ class AppendOutcome:
     kind: AppendKind
     entry: LaneEntry | None = None
     """The place with the batches (APPENDED, DUPLICATE), or with the others (CONFLICT)."""
+    why: str = ""
+    """Of FENCED, if the log knows more than that another writer has acquired the lane or it was retired."""
 
     @property
     def certainty(self) -> Certainty:
@@ -127,6 +132,22 @@ class LaneLog(Protocol):
     """Of the table or topic, for messages."""
     batches_limit: int
     """Batches that one place can take."""
+    position_limit: int
+    """Bytes of a position's JSON."""
+    linger: float
+    """Seconds for which a writer waits for more rows, if it is not told otherwise."""
+
+    def packed(self, table: pa.Table) -> pa.Table:
+        """Rows of an append in the form in which they wait: the same table, or one that is nearer to what is sent.
+
+        Raises:
+            InvalidInput: the log cannot keep them as they are; names the column.
+        """
+        ...
+
+    def encoded(self, tables: Sequence[pa.Table], known: pa.Schema) -> RowBatch:
+        """Packed rows of several appends as one batch. known: the columns of the lane."""
+        ...
 
     def acquire(self) -> LaneOwner:
         """Bars every earlier writer from every later place, durably, and gives this one the lane. A second call takes it anew.

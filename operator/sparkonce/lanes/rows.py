@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sparkonce.errors import InvalidInput
+from sparkonce.lanes.protocol import RowBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,15 @@ def parquet_of(table: pa.Table) -> bytes:
     out = pa.BufferOutputStream()
     parquet.write_table(table, out, row_group_size=ROW_GROUP, write_page_checksum=True)
     return out.getvalue().to_pybytes()
+
+
+def parquet_batch(tables: Sequence[pa.Table], known: pa.Schema) -> RowBatch:
+    """The rows of several appends as one Parquet file. known: the columns of the lane."""
+    filled = [table for table in tables if table.num_rows]
+    if not filled:
+        return RowBatch(b"", 0, "")
+    table = joined(filled, known)
+    return RowBatch(parquet_of(table), table.num_rows, spark_schema(known))
 
 
 def with_columns_of(known: pa.Schema, other: pa.Schema) -> pa.Schema:

@@ -20,7 +20,7 @@ from sparkonce.errors import Certainty, InvalidInput, LaneError, OutputUnavailab
 from sparkonce.failpoints import hit
 from sparkonce.lanes import rows as arrow
 from sparkonce.lanes.accumulator import Accumulator, OpenBatch
-from sparkonce.lanes.protocol import AppendKind, LaneEntry, LaneLog, LanePlace, RowBatch
+from sparkonce.lanes.protocol import AppendKind, LaneEntry, LaneLog, LanePlace
 from sparkonce.observe.meter import LaneMeter, NoLaneMeter
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 BUFFER_MEMORY = 64 * 1024 * 1024
 BATCH_SIZE = 2 * 1024 * 1024
-LINGER = 5.0
-"""Fluss has 0.1 s. In a table each place is at least one file, and thousands of small files make every reader slow."""
 MAX_INFLIGHT = 5
 DELIVERY_TIMEOUT = 120.0
 MAX_BLOCK = 60.0
@@ -47,8 +45,8 @@ class WriterOptions:
     """Of appends without an outcome. `append` waits for room."""
     batch_size: int = BATCH_SIZE
     """Of Arrow data at which a batch is sent without waiting for more rows."""
-    linger: float = LINGER
-    """For which rows wait for more."""
+    linger: float | None = None
+    """For which rows wait for more; by default the log's own (`LaneLog.linger`)."""
     max_inflight: int = MAX_INFLIGHT
     """Places that are uploaded ahead of the oldest one without an outcome."""
     delivery_timeout: float = DELIVERY_TIMEOUT
@@ -66,6 +64,8 @@ class WriterOptions:
                 raise InvalidInput(f"{name} is {getattr(self, name)!r}, and must be a whole number above 0")
         for name in ("linger", "delivery_timeout", "max_block"):
             value = getattr(self, name)
+            if value is None and name == "linger":
+                continue
             if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
                 raise InvalidInput(f"{name} is {value!r}, and must be a number of seconds")
         if self.batch_size > self.buffer_memory:
@@ -100,7 +100,8 @@ class Sender:
         if options.schema is not None:
             self.known = _declared(options.schema, self.known)
         self.position = self.owner.position
-        self.buffer = Accumulator(memory=options.buffer_memory, batch_size=options.batch_size, linger=options.linger)
+        linger = log.linger if options.linger is None else options.linger
+        self.buffer = Accumulator(memory=options.buffer_memory, batch_size=options.batch_size, linger=linger)
         self.flights: deque[_Flight] = deque()
         self.next = self.owner.last + 1
         self.outstanding: set[Future[LaneEntry]] = set()
@@ -173,7 +174,7 @@ class Sender:
     def _formed(self, taken: list[OpenBatch]) -> _Flight:
         sealed = []
         for batch in taken:
-            each = _encoded(batch, self.known)
+            each = self.log.encoded(batch.tables, self.known)
             batch.tables.clear()
             sealed.append(each)
             with self.changed:
@@ -236,11 +237,8 @@ class Sender:
                 )
                 return False
         if outcome.certainty is not Certainty.APPLIED or outcome.entry is None:
-            self.end(
-                WriterFenced(
-                    f"{self._who} was fenced: another one has acquired the lane, or it was retired; what has no answer yet is not written"
-                )
-            )
+            why = outcome.why or "another one has acquired the lane, or it was retired"
+            self.end(WriterFenced(f"{self._who} was fenced: {why}; what has no answer yet is not written"))
             return False
         entry = outcome.entry
         with self.changed:
@@ -346,14 +344,6 @@ class Sender:
         for thread in self._threads:
             thread.join(timeout=LONGEST_PAUSE)
         self._uploads.shutdown(wait=False, cancel_futures=True)
-
-
-def _encoded(batch: OpenBatch, known: pa.Schema) -> RowBatch:
-    tables = [table for table in batch.tables if table.num_rows]
-    if not tables:
-        return RowBatch(b"", 0, "")
-    table = arrow.joined(tables, known)
-    return RowBatch(arrow.parquet_of(table), table.num_rows, arrow.spark_schema(known))
 
 
 def _declared(schema: Any, known: pa.Schema) -> pa.Schema:

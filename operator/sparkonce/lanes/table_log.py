@@ -30,13 +30,15 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkonce import blocking
-from sparkonce.errors import InvalidInput, LaneRetired, OutputCorrupt, OutputUnavailable
+from sparkonce.errors import LaneRetired, OutputCorrupt, OutputUnavailable
 from sparkonce.failpoints import hit
+from sparkonce.lanes import rows as arrow
+from sparkonce.lanes.naming import lane_name, position_text
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
-from sparkonce.model.identity import explicit_text, hash_of
+from sparkonce.model.identity import hash_of
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
 from sparkonce.sink.objects.protocol import TableObjects, create_heard
@@ -60,8 +62,15 @@ from sparkonce.sink.slotlog.snapshot import committed_slots
 from sparkonce.sink.slotlog.visibility import path_of
 from sparkonce.sink.staging import file_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 PLACES = 10_000
 """Places of one generation."""
+POSITION_LIMIT = 4096
+"""Bytes of a position's JSON."""
+LINGER = 5.0
+"""Fluss has 0.1 s. In a table each place is at least one file, and thousands of small files make every reader slow."""
 LANE = "lane"
 """Output of a lane's sink keys."""
 DOMAIN = "sparkonce/lane/v1"
@@ -99,14 +108,11 @@ class TableLog:
     """
 
     batches_limit = FILES_IN_SLOT
+    position_limit = POSITION_LIMIT
+    linger = LINGER
 
     def __init__(self, objects: TableObjects, name: str, *, places: int = PLACES) -> None:
-        try:
-            self.name = explicit_text(name)
-        except (ValueError, TypeError):
-            raise InvalidInput(
-                f"the name of a lane has 1 to 255 visible ASCII characters, without spaces, and {name!r} has not"
-            ) from None
+        self.name = lane_name(name)
         self.uri = objects.uri
         self._objects, self._places = objects, places
         self._hash = hash_of(DOMAIN, self.name)
@@ -119,6 +125,12 @@ class TableLog:
         self._generation_next, self._number_next = 1, 0
 
     # What a writer calls.
+
+    def packed(self, table: pa.Table) -> pa.Table:
+        return table
+
+    def encoded(self, tables: Sequence[pa.Table], known: pa.Schema) -> RowBatch:
+        return arrow.parquet_batch(tables, known)
 
     def acquire(self) -> LaneOwner:
         blocking.run(self._sink.check())
@@ -351,7 +363,7 @@ class TableLog:
             committed_at=place.taken_at,
         )
         slot = stream.batch_of(held.chain, held.chain.next, bare, plan="")
-        position = before.position if place.position is None else position_text(place.position)
+        position = before.position if place.position is None else position_text(place.position, POSITION_LIMIT)
         digests = tuple(batch.digest for batch in batches)
         mark = LaneMark(name=self.name, first=place.first, last=place.last, position=position, digests=digests)
         schemas = [batch.data_schema for batch in batches if batch.data_schema]
@@ -445,31 +457,6 @@ def entry_of(slot: Slot) -> LaneEntry:
         committed_at=slot.committed_at,
         retired=bool(lane.retired),
     )
-
-
-POSITION_LIMIT = 4096
-"""Bytes of a position's JSON."""
-
-
-def position_text(position: Any) -> str:
-    """A position as it is stored.
-
-    Raises:
-        InvalidInput: not a JSON value, or too long.
-    """
-    try:
-        text = json.dumps(position, separators=(",", ":"), sort_keys=True, allow_nan=False, ensure_ascii=False)
-        again = json.loads(text)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the position is not a JSON value: {error}") from None
-    if again != position:
-        raise InvalidInput(
-            "the position would not be read back as it is (tuples and numbers as keys are not JSON); use lists and texts"
-        )
-    if size > POSITION_LIMIT:
-        raise InvalidInput(f"the position has {size} bytes of JSON, and may have {POSITION_LIMIT}")
-    return text
 
 
 def _position(lane: LaneMark) -> Any:

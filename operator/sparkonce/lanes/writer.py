@@ -16,7 +16,7 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -26,18 +26,20 @@ from typing import TYPE_CHECKING, Any, Self
 from sparkonce import blocking
 from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, SparkonceError
 from sparkonce.lanes import rows as arrow
+from sparkonce.lanes.kafka_log import KafkaLog
+from sparkonce.lanes.kafka_topic import SCHEME as KAFKA
+from sparkonce.lanes.naming import position_text
 from sparkonce.lanes.protocol import LaneEntry, LaneLog
 from sparkonce.lanes.sender import (
     BATCH_SIZE,
     BUFFER_MEMORY,
     DELIVERY_TIMEOUT,
-    LINGER,
     MAX_BLOCK,
     MAX_INFLIGHT,
     Sender,
     WriterOptions,
 )
-from sparkonce.lanes.table_log import TableLog, position_text
+from sparkonce.lanes.table_log import TableLog
 from sparkonce.sink.delta.log import LOG as DELTA_LOG
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.snapshot import Table
@@ -55,23 +57,28 @@ def writer(
     name: str,
     buffer_memory: int = BUFFER_MEMORY,
     batch_size: int = BATCH_SIZE,
-    linger: float = LINGER,
+    linger: float | None = None,
     max_inflight: int = MAX_INFLIGHT,
     delivery_timeout: float = DELIVERY_TIMEOUT,
     max_block: float = MAX_BLOCK,
     schema: pa.Schema | None = None,
     meter: LaneMeter | None = None,
+    client: Mapping[str, Any] | None = None,
+    begin: bool = False,
+    one_copy: bool = False,
 ) -> Writer:
-    """Acquires the lane `name` of the slot log at `path`, and makes it if it does not exist.
+    """Acquires the lane `name` of the slot log or topic at `path`, and makes the lane if it does not exist.
 
-    path: a local path (relative to the working directory) or a URL as in `spec.outputs`. Options: see `WriterOptions`.
+    path: a local path (relative to the working directory), a URL as in `spec.outputs`, or `kafka://HOST:PORT,HOST:PORT/TOPIC`. Options: see
+    `WriterOptions`. client, begin, one_copy: for Kafka alone; see `KafkaLog`.
 
     Raises:
-        InvalidInput: not a path, a name or an option; or another kind of table is there.
+        InvalidInput: not a path, a name or an option; or another kind of table is there; or the topic is missing, has too few copies, or
+            does not tell whether the lane is new.
         LaneRetired: the lane takes no writer any more.
         OutputUnsafe: the store ignores create-if-absent.
-        OutputUnavailable: the store did not answer.
-        OutputUnsupported: a scheme that is not supported.
+        OutputUnavailable: neither the store nor a broker answered.
+        OutputUnsupported: a scheme that is not supported; LibraryMissing: `sparkonce[kafka]` is not installed.
     """
     options = WriterOptions(
         buffer_memory=buffer_memory,
@@ -83,6 +90,10 @@ def writer(
         schema=schema,
         meter=meter,
     )
+    if str(path).startswith(KAFKA):
+        return Writer(KafkaLog(str(path), name, client=client, begin=begin, one_copy=one_copy), options)
+    if client or begin or one_copy:
+        raise InvalidInput(f"client, begin and one_copy are for a lane on Kafka, and {path} is a table; leave them out")
     objects = Table(path).objects
     log = TableLog(objects, name)
     refuse_other_tables(objects)
@@ -156,11 +167,12 @@ class Writer:
             LaneError: the writer has ended; says why.
         """
         sender = self._sender
-        text = "" if position is None else position_text(position)
+        text = "" if position is None else position_text(position, sender.log.position_limit)
         self._refuse_if_ended()
         known = sender.known
         table = arrow.arrow_of(rows, known)
-        size = max(table.nbytes, len(text), 1)
+        packed = sender.log.packed(table)
+        size = max(packed.nbytes, len(text), 1)
         if size > sender.options.buffer_memory:
             raise InvalidInput(
                 f"the rows have {size} bytes, and the writer's buffer {sender.options.buffer_memory}; append fewer at a time, or raise "
@@ -176,9 +188,10 @@ class Writer:
             self._wait_for_room(size)
             if sender.known is not known:  # another thread has added columns meanwhile
                 table = arrow.fitted(table, sender.known)
+                packed = sender.log.packed(table)
             sender.known = arrow.with_columns_of(sender.known, table.schema)
             sender.outstanding.add(handle)
-            sender.buffer.add(table, size, json.loads(text) if text else None, handle, now=time.monotonic())
+            sender.buffer.add(packed, size, json.loads(text) if text else None, handle, now=time.monotonic())
             sender.changed.notify_all()
         return handle
 

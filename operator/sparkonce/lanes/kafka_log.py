@@ -1,0 +1,428 @@
+"""The log of a lane in a topic of Kafka: rows are messages of one partition, and each place is a transaction.
+
+    transaction: the rows of a place, and under the lane's consumer group its mark (`KafkaMark`): epoch, last sequence number, position
+
+The broker fences. A lane's transactional id is its name: whoever initialises it last owns the lane, the open transaction of the one before
+is aborted, and its commit is refused for ever. So rows and position are committed together or not at all, and by the owner alone. The
+mark is the metadata of a committed offset, whose number is the sequence number of the next batch (`send_offsets_to_transaction`).
+
+**Acquiring writes a mark without rows**, with the epoch above the last one, so that marks tell owners apart: a client is not told the
+producer's epoch.
+
+**A commit without an answer** is decided by reading the mark as the broker serves it to readers of committed offsets only: it does not
+answer while a transaction with it is pending. The transaction ends within `transaction.timeout.ms`, by its commit or by the coordinator,
+and a commit that is still under way then is refused. The transactional id is not initialised again for that: it would take the lane from a
+successor.
+
+**Brokers forget committed offsets** after a week without a commit (`offsets.retention.minutes`). So messages carry the lane, epoch and
+sequence number in a header, too, and the last message of each place carries the mark and the columns; the newest of them in the topic then
+decides. Where none is left, only the writer's owner knows whether the lane is new: it says `begin=True`, or is refused.
+
+Source: KIP-98 (transactions), KIP-447 (stable offsets), KIP-360 (epochs of producers).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from hashlib import sha256
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from sparkonce.errors import InvalidInput, OutputUnavailable
+from sparkonce.failpoints import hit
+from sparkonce.lanes import rows as arrow
+from sparkonce.lanes.json_rows import json_texts
+from sparkonce.lanes.kafka_topic import (
+    BATCH_HEADER,
+    COLUMNS_HEADER,
+    LANE_HEADER,
+    MARK_HEADER,
+    PAUSE,
+    REQUEST,
+    KafkaMark,
+    KafkaTopic,
+    MarkFound,
+    TopicFacts,
+    TransactionAborted,
+    TransactionRefused,
+    group_of,
+    mark_on,
+)
+from sparkonce.lanes.naming import lane_name
+from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Consumer, Message, Producer
+
+LINGER = 0.1
+POSITION_LIMIT = 3072
+"""Bytes of a position's JSON: brokers keep 4,096 of a mark by default (`offset.metadata.max.bytes`)."""
+BATCHES = 64
+"""Batches of one transaction."""
+SPARE = 81_920
+"""Bytes of a message for its headers, the columns among them; a quarter of it at most."""
+FENCED = "another writer has acquired the lane, or Kafka has ended a transaction that took too long"
+
+
+class KafkaLog:
+    """A `LaneLog` in a topic. location: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
+
+    client: further settings of librdkafka, as for security. begin: the lane may begin anew where the topic no longer tells whether it
+    existed. one_copy: a topic, or Kafka's own topics, with one replica or one in-sync replica are taken.
+
+    Raises:
+        InvalidInput: not a location, a name or a setting.
+        LibraryMissing: confluent-kafka is not installed.
+    """
+
+    batches_limit = BATCHES
+    position_limit = POSITION_LIMIT
+    linger = LINGER
+
+    def __init__(
+        self,
+        location: str,
+        name: str,
+        *,
+        client: Mapping[str, Any] | None = None,
+        begin: bool = False,
+        one_copy: bool = False,
+    ) -> None:
+        self.name, self.uri = lane_name(name), location
+        self._topic = KafkaTopic(location, client or {})
+        self._begin, self._one_copy = begin, one_copy
+        self._id = group_of(self._topic.name, self.name)
+        self._producer: Producer | None = None
+        self._group: Consumer | None = None
+        self._facts = TopicFacts(1, 0, compacted=False)
+        self._partition = 0
+        self._mark = KafkaMark(lane=self.name, epoch=1, first=1, last=0, base=0)
+        """The last one that is known to be committed."""
+        self._entry: LaneEntry | None = None
+        self._fenced = ""
+        """Why nothing of this epoch is committed any more."""
+        self._open: LanePlace | None = None
+        """Whose commit was sent and has no answer."""
+        self._broken = False
+        """A transaction is to be aborted before the next one begins."""
+        self._tail = -1
+        """Offset of the newest message that was taken by the brokers."""
+        self._asked: Future[None] | None = None
+        """The mark of the open transaction, sent and without an answer."""
+
+    # What a writer calls.
+
+    def packed(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        texts = json_texts(table)
+        limit = self._facts.message_limit - self._spare
+        if texts and (longest := max(map(len, texts))) > limit:
+            raise InvalidInput(
+                f"a row has {longest} bytes as JSON, and a message of the topic {self._topic.name} has room for {limit}; make it smaller, "
+                "or raise max.message.bytes of the topic and message.max.bytes of the client"
+            )
+        return pa.table({"value": pa.array(texts, pa.binary())})
+
+    def encoded(self, tables: Sequence[pa.Table], known: pa.Schema) -> RowBatch:
+        values: list[Any] = [table.column("value").to_pylist() for table in tables if table.num_rows]
+        texts: list[bytes] = [text for each in values for text in each]
+        return RowBatch(b"\n".join(texts), len(texts), arrow.spark_schema(known) if texts else "")
+
+    def acquire(self) -> LaneOwner:
+        self._facts = self._topic.facts(one_copy=self._one_copy)
+        deadline = time.monotonic() + self._topic.ended
+        while True:
+            try:
+                return self._claimed()
+            except TransactionRefused:
+                raise OutputUnavailable(
+                    f"the lane {self.name} of {self.uri} was acquired by another writer meanwhile; give each writer its own name"
+                ) from None
+            except OutputUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE)  # a coordinator may just have been lost
+
+    def _claimed(self) -> LaneOwner:
+        """Raises: TransactionRefused: by another writer that acquires the lane. Else as `acquire`."""
+        self._fenced, self._open, self._broken, self._entry, self._asked = "", None, False, None, None
+        producer = self._producer = self._topic.producer(self._id)
+        with self._topic.asking("the lane cannot be acquired now"):
+            producer.init_transactions(self._topic.ended)
+        found = self._ended() or self._stamped()
+        self._partition = found.partition if found else self._own_partition
+        columns = self._topic.columns_at(self.name, found) if found else ""
+        before = found.mark if found else None
+        epoch, last = (before.epoch + 1, before.last) if before else (1, 0)
+        claim = KafkaMark(
+            lane=self.name,
+            epoch=epoch,
+            first=last + 1,
+            last=last,
+            base=last,
+            position=before.position if before else None,
+            tail=before.tail if before else -1,
+        )
+        with self._topic.asking("the lane cannot be acquired now"):
+            producer.begin_transaction()
+            self._send_mark(claim)
+            hit("lanes.claim.before")
+            producer.commit_transaction(REQUEST)
+        hit("lanes.claim.after")
+        self._mark = claim
+        return LaneOwner(epoch=epoch, last=last, position=claim.position, data_schema=columns)
+
+    def refuse_columns(self, data_schema: str) -> None:
+        """Readers give the columns that they want of a message."""
+
+    def tidy(self) -> None:
+        """A topic needs none."""
+
+    def next_place(self, batches: Sequence[RowBatch], *, first: int, position: Any) -> LanePlace:
+        return LanePlace(f"e{self._mark.epoch}-{first}", first, tuple(batches), position)
+
+    def upload(self, place: LanePlace, number: int) -> None:
+        """Rows are sent in the transaction, of which a producer has one at a time."""
+
+    def commit(self, place: LanePlace) -> AppendOutcome:
+        from confluent_kafka import KafkaException
+
+        if place.first <= self._mark.last:
+            return self._already(place)
+        if self._fenced:
+            return AppendOutcome(AppendKind.FENCED, why=self._fenced)
+        if place.first > self._mark.last + 1:
+            return AppendOutcome(AppendKind.GAP)
+        try:
+            with self._topic.asking("the rows were not taken"):
+                if self._broken:
+                    with suppress(KafkaException):  # of a mark whose transaction is aborted
+                        self._answered()
+                    self._owned.abort_transaction(REQUEST)
+                    self._broken = False
+                    found = self._committed()  # the commit may have failed after it took effect
+                    if found and found.mark.epoch == self._mark.epoch and found.mark.last >= place.last:
+                        return self._in_log(place, found.mark)
+                mark = self._marked(place, tail=self._tail) if self._open is place else self._sent(place)
+                self._open = place
+                hit("lanes.commit.before")
+                self._owned.commit_transaction(REQUEST)
+        except TransactionRefused:
+            self._fenced = FENCED
+            return AppendOutcome(AppendKind.FENCED, why=self._fenced)
+        except TransactionAborted:
+            self._open, self._broken = None, True
+            raise
+        hit("lanes.commit.after")
+        self._open = None
+        return self._in_log(place, mark)
+
+    def abandon(self, place: LanePlace) -> AppendOutcome:
+        self._fenced = "a commit had no answer in time"
+        found = self._ended()
+        mark = found.mark if found is not None else None
+        if mark is not None and mark.epoch == self._mark.epoch and mark.last >= place.last:
+            return self._in_log(place, mark)
+        if mark is not None and mark.epoch == self._mark.epoch + 1 and mark.base >= place.last:
+            return self._in_log(place, self._marked(place, tail=-1))
+        if mark is not None and mark.epoch > self._mark.epoch + 1:
+            raise OutputUnavailable(
+                f"the lane {self.name} of {self.uri} was acquired twice since, and no longer says what this writer had written"
+            )
+        return AppendOutcome(AppendKind.FENCED, why=self._fenced)
+
+    def entries(self) -> Iterator[LaneEntry]:
+        self._facts = self._topic.facts(one_copy=True)
+        found = self._committed()
+        if found is None:
+            return
+        rows, size = 0, 0
+        for message in self._topic.rows(self.name, found.partition):
+            rows, size = rows + 1, size + len(message.value() or b"")
+            if (mark := mark_on(self.name, message)) is not None:
+                yield _entry(mark, rows=rows, size=size, at=message.timestamp()[1] / 1000)
+                rows, size = 0, 0
+
+    def retire(self, *, by: str) -> LaneEntry:  # noqa: ARG002 - of the protocol
+        raise InvalidInput(
+            f"the lane {self.name} of {self.uri} cannot be retired, because brokers forget its mark; take the permission to write to "
+            f"{self._topic.name} from its writers"
+        )
+
+    # Transactions.
+
+    @property
+    def _owned(self) -> Producer:
+        if self._producer is None:
+            raise RuntimeError("the lane was not acquired")
+        return self._producer
+
+    def _sent(self, place: LanePlace) -> KafkaMark:
+        """Puts rows and mark into a transaction. Returns the mark."""
+        self._owned.begin_transaction()
+        self._broken = True  # until its commit is sent
+        self._tail = self._mark.tail
+        self._produce(place)
+        hit("lanes.kafka.rows")
+        mark = self._marked(place, tail=self._tail)
+        self._send_mark(mark)
+        self._broken = False
+        return mark
+
+    def _produce(self, place: LanePlace) -> None:
+        producer, failed = self._owned, []
+
+        def delivered(error: Any, message: Message) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                self._tail = max(self._tail, message.offset() or 0)
+
+        last = next((n for n in reversed(range(len(place.batches))) if place.batches[n].rows), None)
+        for number, batch in enumerate(place.batches):
+            if not batch.rows:
+                continue
+            headers = [
+                (LANE_HEADER, self.name.encode()),
+                (BATCH_HEADER, f"{self._mark.epoch}.{place.first + number}".encode()),
+            ]
+            texts = batch.data.split(b"\n")
+            for index, text in enumerate(texts):
+                if number == last and index == len(texts) - 1:
+                    columns = batch.data_schema.encode()
+                    headers = [*headers, (MARK_HEADER, self._marked(place, tail=-1).text().encode())]
+                    headers += [(COLUMNS_HEADER, columns)] if len(columns) <= self._spare // 2 else []
+                while True:
+                    try:
+                        producer.produce(
+                            self._topic.name, text, partition=self._partition, headers=headers, on_delivery=delivered
+                        )
+                        break
+                    except BufferError:  # the client's queue is full
+                        producer.poll(0.1)
+            producer.poll(0)
+        if producer.flush(self._topic.transaction / 2) or failed:
+            why = (
+                failed[0].str() if failed else f"the brokers did not take them within {self._topic.transaction / 2:g} s"
+            )
+            raise TransactionAborted(f"the rows of the lane {self.name} of {self.uri} were not taken: {why}")
+
+    def _send_mark(self, mark: KafkaMark) -> None:
+        at = self._topic.at(self._partition, offset=mark.last + 1, metadata=mark.text())
+        producer, group = self._owned, self._consumer.consumer_group_metadata()
+        self._asked = _asked(lambda: producer.send_offsets_to_transaction([at], group, REQUEST))
+        self._answered()
+
+    def _answered(self) -> None:
+        """Waits for the answer to the mark. The library may ignore its own limit (librdkafka 5456), and takes no other call meanwhile."""
+        if self._asked is None:
+            return
+        try:
+            self._asked.result(REQUEST)
+        except TimeoutError:
+            raise OutputUnavailable(f"{self.uri}: the coordinator of the group {self._id} does not answer") from None
+        finally:
+            if self._asked.done():
+                self._asked = None
+
+    def _marked(self, place: LanePlace, *, tail: int) -> KafkaMark:
+        digests = "".join(batch.digest for batch in place.batches)
+        return self._mark.model_copy(
+            update={
+                "first": place.first,
+                "last": place.last,
+                "position": self._mark.position if place.position is None else place.position,
+                "digest": sha256(digests.encode()).hexdigest(),
+                "tail": tail,
+            }
+        )
+
+    def _in_log(self, place: LanePlace, mark: KafkaMark) -> AppendOutcome:
+        self._mark = mark
+        rows = sum(batch.rows for batch in place.batches)
+        size = sum(len(batch.data) for batch in place.batches)
+        self._entry = _entry(
+            mark, rows=rows, size=size, at=time.time(), digests=tuple(batch.digest for batch in place.batches)
+        )
+        return AppendOutcome(AppendKind.APPENDED, self._entry)
+
+    def _already(self, place: LanePlace) -> AppendOutcome:
+        """The outcome of a place whose first number is in the log."""
+        same = self._entry is not None and self._mark.digest == self._marked(place, tail=-1).digest
+        return AppendOutcome(AppendKind.DUPLICATE if same else AppendKind.CONFLICT, self._entry)
+
+    # What the topic says.
+
+    @property
+    def _consumer(self) -> Consumer:
+        """Of the lane's group; it never subscribes."""
+        if self._group is None:
+            self._group = self._topic.consumer(self._id)
+        return self._group
+
+    @property
+    def _own_partition(self) -> int:
+        return int(sha256(self.name.encode()).hexdigest(), 16) % self._facts.partitions
+
+    @property
+    def _spare(self) -> int:
+        return min(SPARE, self._facts.message_limit // 4)
+
+    def _committed(self) -> MarkFound | None:
+        return self._topic.committed_mark(self.name, self._consumer, self._facts.partitions)
+
+    def _ended(self) -> MarkFound | None:
+        """The committed mark, once no transaction of the lane is open any more. Raises: as `_committed`."""
+        deadline = time.monotonic() + self._topic.ended
+        while True:
+            try:
+                return self._committed()
+            except OutputUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE)  # a broker that is no coordinator any more says so at once
+
+    def _stamped(self) -> MarkFound | None:
+        """Raises: InvalidInput: nothing tells whether the lane is new. Else as `KafkaTopic.stamped_mark`."""
+        found, sure = self._topic.stamped_mark(self.name, self._facts)
+        if found is None and not sure and not self._begin:
+            raise InvalidInput(
+                f"{self.uri} does not tell whether the lane {self.name} has written to it: it has no committed position, which brokers "
+                "forget (offsets.retention.minutes), and no row that is left is its own; if the lane is new, or may begin anew, pass "
+                "begin=True"
+            )
+        return found
+
+
+def _asked(call: Callable[[], None]) -> Future[None]:
+    """The outcome of a call that may never return. Its thread does not keep the process."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+            outcome.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - told to who waits
+            outcome.set_exception(error)
+
+    Thread(target=run, name="lane-kafka-mark", daemon=True).start()
+    return outcome
+
+
+def _entry(mark: KafkaMark, *, rows: int, size: int, at: float, digests: tuple[str, ...] = ()) -> LaneEntry:
+    return LaneEntry(
+        place=f"e{mark.epoch}-{mark.first}",
+        epoch=mark.epoch,
+        first=mark.first,
+        last=mark.last,
+        rows=rows,
+        bytes=size,
+        position=mark.position,
+        digests=digests,
+        committed_at=at,
+    )

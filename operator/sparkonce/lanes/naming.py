@@ -1,0 +1,44 @@
+"""The name and the position of a lane, as its log stores them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sparkonce.errors import InvalidInput
+from sparkonce.model.identity import explicit_text
+
+
+def lane_name(name: Any) -> str:
+    """The one spelling of a lane's name: as an idempotency key, 1 to 255 visible ASCII characters.
+
+    Raises:
+        InvalidInput: not a name.
+    """
+    try:
+        return explicit_text(name)
+    except (ValueError, TypeError):
+        raise InvalidInput(
+            f"the name of a lane has 1 to 255 visible ASCII characters, without spaces, and {name!r} has not"
+        ) from None
+
+
+def position_text(position: Any, limit: int) -> str:
+    """A position as it is stored: JSON, of at most so many bytes.
+
+    Raises:
+        InvalidInput: not a JSON value, or too long.
+    """
+    try:
+        text = json.dumps(position, separators=(",", ":"), sort_keys=True, allow_nan=False, ensure_ascii=False)
+        again = json.loads(text)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the position is not a JSON value: {error}") from None
+    if again != position:
+        raise InvalidInput(
+            "the position would not be read back as it is (tuples and numbers as keys are not JSON); use lists and texts"
+        )
+    if size > limit:
+        raise InvalidInput(f"the position has {size} bytes of JSON, and may have {limit}")
+    return text

@@ -1,0 +1,85 @@
+"""What a lane on Kafka refuses without asking a broker. With brokers: `servers/test_kafka.py`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import sparkonce
+from sparkonce.errors import InvalidInput, LibraryMissing
+from sparkonce.lanes.kafka_log import KafkaLog
+from sparkonce.lanes.kafka_topic import KafkaMark, KafkaTopic
+
+URL = "kafka://127.0.0.1:1,[::1]:2/orders"
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("kafka://127.0.0.1/orders", "'127.0.0.1' is not HOST:PORT"),
+        ("kafka://127.0.0.1:70000/orders", "'127.0.0.1:70000' is not HOST:PORT"),
+        ("kafka://user@127.0.0.1:1/orders", "'user@127.0.0.1:1' is not HOST:PORT"),
+        ("kafka://127.0.0.1:1,/orders", "'' is not HOST:PORT"),
+        ("kafka://127.0.0.1:1/a b", "is not kafka://HOST:PORT,HOST:PORT/TOPIC"),
+        ("kafka://127.0.0.1:1/a/b", "is not kafka://HOST:PORT,HOST:PORT/TOPIC"),
+        ("kafka://127.0.0.1:1/", "is not kafka://HOST:PORT,HOST:PORT/TOPIC"),
+        ("kafka://127.0.0.1:1/__consumer_offsets", "is Kafka's own topic; give another one"),
+    ],
+)
+def test_a_location_that_is_none_is_one_sentence(location: str, said: str) -> None:
+    """Brokers without a port, and names that no topic has."""
+    with pytest.raises(InvalidInput, match=said):
+        sparkonce.writer(location, name="tap")
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ({"acks": 1}, "client sets acks, which the lane sets itself; leave it out"),
+        ({"transactional.id": "x"}, "client sets transactional.id, which the lane sets itself; leave it out"),
+        ({"no.such": 1}, 'client: No such configuration property: "no.such"'),
+        ({"linger.ms": [1]}, r"client has 'linger.ms': \[1\]; a setting of librdkafka is a text or a number"),
+        ({"linger.ms": "soon"}, "client: "),
+    ],
+)
+def test_a_setting_that_is_none_is_one_sentence(client: dict[str, Any], said: str) -> None:
+    """Those of the lane itself, those that librdkafka does not know, and values that are none."""
+    with pytest.raises(InvalidInput, match=said):
+        sparkonce.writer(URL, name="tap", client=client)
+
+
+def test_other_tables_take_no_settings_of_kafka() -> None:
+    """A name that is none is refused, too, and retirement of a lane on Kafka."""
+    with pytest.raises(
+        InvalidInput, match="client, begin and one_copy are for a lane on Kafka, and lake/orders is a table"
+    ):
+        sparkonce.writer("lake/orders", name="tap", begin=True)
+    with pytest.raises(InvalidInput, match="the name of a lane has 1 to 255 visible ASCII characters"):
+        sparkonce.writer(URL, name="a b")
+    with pytest.raises(InvalidInput, match="cannot be retired, because brokers forget its mark"):
+        KafkaLog(URL, "tap").retire(by="me")
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(LibraryMissing, match=r"run `pip install 'sparkonce\[kafka\]'`"):
+        KafkaTopic(URL, {})
+
+
+def test_a_mark_fits_into_what_brokers_keep() -> None:
+    """4,096 bytes by default, with the longest name and position that are taken."""
+    mark = KafkaMark(
+        lane="x" * 255,
+        epoch=2**63,
+        first=2**63,
+        last=2**63,
+        base=2**63,
+        position="p" * 3070,
+        digest="0" * 64,
+        tail=2**63,
+    )
+    assert len(mark.text().encode()) <= 4096
+    assert KafkaMark.model_validate_json(mark.text()) == mark
