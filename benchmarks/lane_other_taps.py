@@ -1,16 +1,21 @@
 """Programs that append numbers to a table as people write them: `lane_other_taps.py WHICH FOLDER COUNT`. Run by `lane_others.py`.
 
 Each reads its source, the numbers from 1 to COUNT, on from where it believes to have come, and appends `BATCH` of them at a time. A commit
-of pyiceberg that is refused because somebody else committed is tried again; delta-rs does so by itself.
+of pyiceberg that is refused because somebody else committed is tried again; delta-rs does so by itself. With `DIES_AFTER=n` in its
+environment a program kills itself after its commit number n, before it saves the position of it.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,8 +24,13 @@ import sparkonce
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
+    from harness.kafka import Cluster
+
 BATCH = 10
 NAME = "tap"
+TOPIC = "topic"
+"""File with the location of the topic."""
+_commits = count(1)
 Rows = Callable[[pa.Table, int], None]
 """Appends rows; their last number."""
 
@@ -37,15 +47,52 @@ def save(folder: Path, position: int) -> None:
     new.replace(folder / "position")
 
 
+def committed() -> None:
+    """Is called by each program when its rows are committed."""
+    if next(_commits) == int(os.environ.get("DIES_AFTER", "0")):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @contextmanager
-def of_sparkonce(folder: Path) -> Iterator[tuple[int, Rows]]:
-    with sparkonce.writer(folder / "table", name=NAME, linger=0.0) as writer:
+def lane(location: str | Path, **options: Any) -> Iterator[tuple[int, Rows]]:
+    with sparkonce.writer(location, name=NAME, linger=0.0, **options) as writer:
 
         def append(rows: pa.Table, last: int) -> None:
             writer.append(rows, position=last)
             writer.flush()
+            committed()
 
         yield writer.position or 0, append
+
+
+@contextmanager
+def of_sparkonce(folder: Path) -> Iterator[tuple[int, Rows]]:
+    with lane(folder / "table") as found:
+        yield found
+
+
+@contextmanager
+def kafka_sparkonce(folder: Path) -> Iterator[tuple[int, Rows]]:
+    with lane((folder / TOPIC).read_text(), one_copy=True) as found:
+        yield found
+
+
+@contextmanager
+def kafka_file(folder: Path) -> Iterator[tuple[int, Rows]]:
+    """A producer with `enable.idempotence` and without a transactional id; the position is in a file that is written after each flush."""
+    from confluent_kafka import Producer
+
+    brokers, _, topic = (folder / TOPIC).read_text().removeprefix("kafka://").partition("/")
+    producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True})
+
+    def append(rows: pa.Table, last: int) -> None:
+        for row in rows.to_pylist():
+            producer.produce(topic, json.dumps(row).encode())
+        producer.flush()
+        committed()
+        save(folder, last)
+
+    yield saved(folder), append
 
 
 @contextmanager
@@ -55,6 +102,7 @@ def delta_file(folder: Path) -> Iterator[tuple[int, Rows]]:
 
     def append(rows: pa.Table, last: int) -> None:
         write_deltalake(folder / "table", rows, mode="append")
+        committed()
         save(folder, last)
 
     yield saved(folder), append
@@ -68,6 +116,7 @@ def delta_txn(folder: Path) -> Iterator[tuple[int, Rows]]:
     def append(rows: pa.Table, last: int) -> None:
         properties = CommitProperties(app_transactions=[Transaction(NAME, last)])
         write_deltalake(folder / "table", rows, mode="append", commit_properties=properties)
+        committed()
 
     place = str(folder / "table")
     position = DeltaTable(place).transaction_version(NAME) if DeltaTable.is_deltatable(place) else None
@@ -93,6 +142,7 @@ def iceberg(folder: Path, *, in_snapshot: bool) -> Iterator[tuple[int, Rows]]:
                 break
             except CommitFailedException:
                 table.refresh()
+        committed()
         if not in_snapshot:
             save(folder, last)
 
@@ -120,20 +170,26 @@ WRITERS = {
     "write_deltalake, position in its commit (txn)": delta_txn,
     "pyiceberg append, position in a file": iceberg_file,
     "pyiceberg append, position in its snapshot": iceberg_snapshot,
+    "sparkonce.writer on Kafka": kafka_sparkonce,
+    "Kafka producer, position in a file": kafka_file,
 }
 
 
-def prepare(which: str, folder: Path) -> None:
-    """Makes an empty table where the program expects one."""
+def prepare(which: str, folder: Path, kafka: Cluster) -> None:
+    """Makes an empty table or topic where the program expects one."""
     folder.mkdir()
+    if "Kafka" in which:
+        (folder / TOPIC).write_text(kafka.url(kafka.topic()))
     if which.startswith("pyiceberg"):
         catalog = catalog_of(folder)
         catalog.create_namespace("lake")
         catalog.create_table("lake.numbers", pa.schema([("n", pa.int64())]))
 
 
-def rows(which: str, folder: Path) -> list[int]:
-    """The numbers in the table, as a reader sees them."""
+def rows(which: str, folder: Path, kafka: Cluster) -> list[int]:
+    """The numbers in the table or topic, as a reader sees them."""
+    if "Kafka" in which:
+        return [json.loads(value)["n"] for value in kafka.values((folder / TOPIC).read_text().rpartition("/")[2])]
     if which.startswith("pyiceberg"):
         found = catalog_of(folder).load_table("lake.numbers").scan().to_arrow()
     elif which.startswith("write_deltalake"):

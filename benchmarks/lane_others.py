@@ -1,13 +1,14 @@
-"""What becomes of rows whose writer is killed, doubled or frozen: `python benchmarks/lane_others.py` prints a table.
+"""What becomes of rows whose writer is killed, doubled or frozen: `PYTHONPATH=tests python benchmarks/lane_others.py` prints a table.
 
-The writers are in `lane_other_taps.py`, on local folders. Afterwards one undisturbed run brings each table to its end; what is missing then
-is lost, and what is there more than once is doubled. Moments are drawn: a few kills may all miss the milliseconds between a commit and the
-position that is saved after it, so a zero in the first and last column proves nothing of the others.
+The writers are in `lane_other_taps.py`, on local folders and on one broker of Kafka. Afterwards one undisturbed run brings each table to
+its end; what is missing then is lost, and what is there more than once is doubled. Where moments are drawn, a few kills may all miss the
+milliseconds between a commit and the position that is saved after it: in the column "after a commit" every kill is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from pathlib import Path
 
 from lane_other_taps import WRITERS, prepare, rows
 
+from harness.kafka import cluster
+
 PROGRAM = Path(__file__).resolve().parent / "lane_other_taps.py"
 COUNT = 2_000
 """Numbers to be written: some seconds without faults."""
@@ -27,10 +30,11 @@ WAKES = 0.25
 """Seconds for which a process that was woken may go on."""
 
 
-def start(which: str, folder: Path) -> subprocess.Popen[str]:
+def start(which: str, folder: Path, *, dies_after: int = 0) -> subprocess.Popen[str]:
     """A process that knows its position."""
     command = [sys.executable, str(PROGRAM), which, str(folder), str(COUNT)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environment = {**os.environ, "DIES_AFTER": str(dies_after)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
     assert process.stdout is not None
     process.stdout.readline()
     return process
@@ -48,6 +52,12 @@ def killed(which: str, folder: Path, dice: random.Random, kills: int) -> None:
         time.sleep(dice.uniform(0.0, 0.3))  # the moment of the kill is drawn
         process.kill()
         end(process)
+
+
+def after_commit(which: str, folder: Path, dice: random.Random, kills: int) -> None:
+    """One process after another dies right after one of its commits."""
+    for _ in range(kills):
+        end(start(which, folder, dies_after=dice.randint(1, 5)))
 
 
 def two(which: str, folder: Path, _dice: random.Random, _kills: int) -> None:
@@ -74,6 +84,7 @@ def frozen(which: str, folder: Path, dice: random.Random, kills: int) -> None:
 
 
 FAULTS: dict[str, Callable[[str, Path, random.Random, int], None]] = {
+    "after a commit": after_commit,
     "killed": killed,
     "two at once": two,
     "frozen": frozen,
@@ -86,19 +97,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     arguments = parser.parse_args()
     print("| writer | " + " | ".join(FAULTS) + " |\n| --- |" + " --- |" * len(FAULTS))
-    for which in WRITERS:
-        cells = []
-        for name, fault in FAULTS.items():
-            with tempfile.TemporaryDirectory() as base:
-                folder = Path(base) / "tap"
-                prepare(which, folder)
-                fault(which, folder, random.Random(f"{arguments.seed} {name}"), arguments.kills)
-                code = end(start(which, folder))
-                found = Counter(rows(which, folder))
-            lost = sum(n not in found for n in range(1, COUNT + 1))
-            doubled = sum(times - 1 for times in found.values())
-            cells.append(f"{lost} lost, {doubled} doubled" + (f", the last run ended with {code}" if code else ""))
-        print(f"| {which} | " + " | ".join(cells) + " |", flush=True)
+    with tempfile.TemporaryDirectory() as place, cluster(Path(place), brokers=1) as kafka:
+        for which in WRITERS:
+            cells = []
+            for name, fault in FAULTS.items():
+                with tempfile.TemporaryDirectory() as base:
+                    folder = Path(base) / "tap"
+                    prepare(which, folder, kafka)
+                    fault(which, folder, random.Random(f"{arguments.seed} {name}"), arguments.kills)
+                    code = end(start(which, folder))
+                    found = Counter(rows(which, folder, kafka))
+                lost = sum(n not in found for n in range(1, COUNT + 1))
+                doubled = sum(times - 1 for times in found.values())
+                cells.append(f"{lost} lost, {doubled} doubled" + (f", the last run ended with {code}" if code else ""))
+            print(f"| {which} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ PARTS = (
     "operator",
     "operator-postgres",
     "lanes",
+    "lanes-kafka",
     *HTTP,
 )
 SERVERS = {
@@ -151,6 +152,10 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
 
         lengths = {"places": asked.places, "read_places": max(10, asked.places // 10)}
         return LaneCosts(scratch, asked.pairs, say, rows=max(10_000, asked.rows // 20), **lengths)
+    if name == "lanes-kafka":
+        from lane_kafka import LaneKafka
+
+        return LaneKafka(scratch, asked.pairs, say, rows=max(1_000, asked.rows // 50))
     if name == "etcd":
         from operator_reserve import OperatorReserve
 
@@ -183,11 +188,12 @@ def http_part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
 
 def missing(name: str) -> str:
     """Why the part cannot be measured here; empty if it can."""
-    if name not in (*SERVERS, "statements"):
+    if name not in (*SERVERS, "statements", "lanes-kafka"):
         return ""
     from harness.binaries import PartMissing, find  # found through the path set above
     from harness.delta_jars import resolved
     from harness.postgres import PACKAGE, binaries
+    from harness.store_parts import kafka_resolved
 
     if name.endswith("-postgres") and not binaries():
         return f"no PostgreSQL server here: install the package {PACKAGE} (initdb and postgres)"
@@ -196,6 +202,8 @@ def missing(name: str) -> str:
     try:
         if name == "statements":
             resolved()
+        elif name == "lanes-kafka":
+            kafka_resolved()
         elif SERVERS[name] != "etcd" or shutil.which("etcd") is None:
             find(SERVERS[name])
     except PartMissing as absent:

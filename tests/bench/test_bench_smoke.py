@@ -22,6 +22,7 @@ import pytest
 from harness.patience import completed
 from harness.postgres import required_binaries
 from harness.spark import java
+from harness.store_parts import kafka_jars
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PATIENCE = (
@@ -79,6 +80,14 @@ def test_lanes_are_measured(tmp_path: Path) -> None:
     """Rows, commits, an acquisition and a read, each with the rows counted in the end."""
     told, _ = benched(tmp_path, "--only", "lanes", "--pairs", "2", "--rows", "200000", "--places", "100")
     assert [row["goal"] for row in told["parts"]["lanes"]["table"]] == ["<= 1.25x", "<= 1.3x", "<= 1 s", "<= 1.1x"]
+
+
+@needs_spark  # Java, for the broker
+def test_lanes_on_kafka_are_measured(tmp_path: Path) -> None:
+    """Rows and commits, with the rows counted in the end."""
+    kafka_jars()
+    told, _ = benched(tmp_path, "--only", "lanes-kafka", "--pairs", "1", "--rows", "100000")
+    assert [row["goal"] for row in told["parts"]["lanes-kafka"]["table"]] == ["<= 1.43x", "<= 1.3x"]
 
 
 def test_reserve_and_replay_are_measured_and_told(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """A tap: reads a source of numbers on from the lane's position, and appends them. Run as `tap.py LAKE NAME COUNT`; LAKE is a folder
-or a topic of Kafka.
+or a topic of Kafka, which has one copy if a further argument is given.
 
 Prints each number once it is acknowledged; ends with 3 when another process has acquired the lane.
 """
@@ -29,10 +29,10 @@ def told(number: int, handle: Future[LaneEntry]) -> None:
         print(number, flush=True)
 
 
-def main(lake: str, name: str, count: int) -> int:
+def main(lake: str, name: str, count: int, *, one_copy: bool) -> int:
     log: LaneLog
     if lake.startswith(SCHEME):
-        log = KafkaLog(lake, name, client={"transaction.timeout.ms": 5000})
+        log = KafkaLog(lake, name, client={"transaction.timeout.ms": 5000}, one_copy=one_copy)
     else:
         log = TableLog(FolderObjects(Path(lake), durable=False), name, places=4)
     try:
@@ -48,4 +48,4 @@ def main(lake: str, name: str, count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), one_copy=len(sys.argv) > 4))

@@ -98,8 +98,8 @@ class KafkaLog:
         self._id = group_of(self._topic.name, self.name)
         self._producer: Producer | None = None
         self._group: Consumer | None = None
-        self._facts = TopicFacts(1, 0, compacted=False)
-        self._partition = 0
+        self._facts = TopicFacts(1, 0)
+        self._partition, self._first_epoch = 0, 1
         self._mark = KafkaMark(lane=self.name, epoch=1, first=1, last=0, base=0)
         """The last one that is known to be committed."""
         self._entry: LaneEntry | None = None
@@ -109,6 +109,8 @@ class KafkaLog:
         """Whose commit was sent and has no answer."""
         self._broken = False
         """A transaction is to be aborted before the next one begins."""
+        self._doubted = False
+        """One was aborted, and the mark was not read since."""
         self._tail = -1
         """Offset of the newest message that was taken by the brokers."""
         self._asked: Future[None] | None = None
@@ -150,7 +152,8 @@ class KafkaLog:
 
     def _claimed(self) -> LaneOwner:
         """Raises: TransactionRefused: by another writer that acquires the lane. Else as `acquire`."""
-        self._fenced, self._open, self._broken, self._entry, self._asked = "", None, False, None, None
+        self._fenced, self._open, self._entry, self._asked = "", None, None, None
+        self._broken = self._doubted = False
         producer = self._producer = self._topic.producer(self._id)
         with self._topic.asking("the lane cannot be acquired now"):
             producer.init_transactions(self._topic.ended)
@@ -158,7 +161,7 @@ class KafkaLog:
         self._partition = found.partition if found else self._own_partition
         columns = self._topic.columns_at(self.name, found) if found else ""
         before = found.mark if found else None
-        epoch, last = (before.epoch + 1, before.last) if before else (1, 0)
+        epoch, last = (before.epoch + 1, before.last) if before else (self._first_epoch, 0)
         claim = KafkaMark(
             lane=self.name,
             epoch=epoch,
@@ -204,8 +207,10 @@ class KafkaLog:
                     with suppress(KafkaException):  # of a mark whose transaction is aborted
                         self._answered()
                     self._owned.abort_transaction(REQUEST)
-                    self._broken = False
+                    self._broken, self._doubted = False, True
+                if self._doubted:
                     found = self._committed()  # the commit may have failed after it took effect
+                    self._doubted = False
                     if found and found.mark.epoch == self._mark.epoch and found.mark.last >= place.last:
                         return self._in_log(place, found.mark)
                 mark = self._marked(place, tail=self._tail) if self._open is place else self._sent(place)
@@ -396,6 +401,7 @@ class KafkaLog:
                 "forget (offsets.retention.minutes), and no row that is left is its own; if the lane is new, or may begin anew, pass "
                 "begin=True"
             )
+        self._first_epoch = 1 if sure else int(time.time())  # above those that nothing tells of
         return found
 
 

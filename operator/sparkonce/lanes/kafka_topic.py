@@ -95,7 +95,6 @@ class TopicFacts(NamedTuple):
     partitions: int
     message_limit: int
     """Bytes of a message."""
-    compacted: bool
 
 
 class KafkaTopic:
@@ -125,7 +124,7 @@ class KafkaTopic:
         """one_copy: partitions with one replica or one in-sync replica are taken.
 
         Raises:
-            InvalidInput: there is no such topic, or too few copies of it or of Kafka's own topics.
+            InvalidInput: there is no such topic, it takes no rows without keys, or there are too few copies of it or of Kafka's own topics.
             OutputUnavailable: no broker answered.
         """
         from confluent_kafka.admin import AdminClient, ConfigResource
@@ -141,6 +140,10 @@ class KafkaTopic:
                 raise InvalidInput(f"there is no topic {self.name} at {self._brokers}; create it, or correct its name")
             resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
             config = admin.describe_configs([resource], request_timeout=REQUEST)[resource].result(REQUEST)
+        if "compact" in config["cleanup.policy"].value:
+            raise InvalidInput(
+                f"the topic {self.name} is compacted, and the rows of a lane have no keys; give one with cleanup.policy=delete"
+            )
         if not one_copy:
             least = int(config["min.insync.replicas"].value)
             if least < 2:
@@ -155,7 +158,7 @@ class KafkaTopic:
                         "it more, or pass one_copy=True"
                     )
         limit = min(int(config["max.message.bytes"].value), int(self._settings.get("message.max.bytes", 1_000_000)))
-        return TopicFacts(len(topics[self.name].partitions), limit, "compact" in config["cleanup.policy"].value)
+        return TopicFacts(len(topics[self.name].partitions), limit)
 
     def at(self, partition: int, **more: Any) -> TopicPartition:
         from confluent_kafka import TopicPartition
@@ -220,11 +223,11 @@ class KafkaTopic:
             OutputUnavailable: no broker answered, or a transaction of another writer does not end.
         """
         found, sure, searched = None, True, 0
-        with self._reader(committed=False) as ends, self._reader(committed=True) as reader:
+        with self._reader(lane, committed=False) as ends, self._reader(lane, committed=True) as reader:
             for number in range(facts.partitions):
                 low, high = self._bounds(ends, number)  # beyond open transactions, whose end is waited for
-                sure = sure and low == 0 and not (facts.compacted and high)
-                while high > low and searched < SCAN and not facts.compacted:
+                sure = sure and low == 0
+                while high > low and searched < SCAN:
                     start = max(low, high - CHUNK)
                     newest = None
                     for message in self._between(reader, number, start, high):
@@ -243,9 +246,9 @@ class KafkaTopic:
         """Spark's JSON schema of the lane's rows; empty if its last message is not there any more. Errors as `rows`."""
         at, columns = found.mark.tail, ""
         if at >= 0:
-            with self._reader(committed=False) as reader:
-                for message in self._between(reader, found.partition, at, at + 1):
-                    if header(message, LANE_HEADER) == lane:
+            with self._reader(lane, committed=False) as reader:
+                for message in self._between(reader, found.partition, at, at + 1, waits=False):
+                    if message.offset() == at and header(message, LANE_HEADER) == lane:
                         columns = header(message, COLUMNS_HEADER)
         return columns
 
@@ -255,14 +258,14 @@ class KafkaTopic:
         Raises:
             OutputUnavailable: no broker answered.
         """
-        with self._reader(committed=True) as reader:
+        with self._reader(lane, committed=True) as reader:
             for message in self._between(reader, partition, *self._bounds(reader, partition)):
                 if header(message, LANE_HEADER) == lane:
                     yield message
 
     @contextmanager
-    def _reader(self, *, committed: bool) -> Iterator[Consumer]:
-        reader = self.consumer("sparkonce-reader", committed=committed)
+    def _reader(self, lane: str, *, committed: bool) -> Iterator[Consumer]:
+        reader = self.consumer(group_of(self.name, lane), committed=committed)
         try:
             yield reader
         finally:
@@ -274,8 +277,14 @@ class KafkaTopic:
             low, high = reader.get_watermark_offsets(self.at(partition), REQUEST)
         return low, high
 
-    def _between(self, reader: Consumer, partition: int, low: int, high: int) -> Iterator[Message]:
-        """Messages with these offsets, in order. Raises: OutputUnavailable: the reader does not get as far."""
+    def _between(
+        self, reader: Consumer, partition: int, low: int, high: int, *, waits: bool = True
+    ) -> Iterator[Message]:
+        """Messages with these offsets, in order. waits: for transactions that are open, beyond which the reader does not see.
+
+        Raises:
+            OutputUnavailable: the reader does not get as far.
+        """
         from confluent_kafka import KafkaError
 
         if high <= low:
@@ -294,7 +303,7 @@ class KafkaTopic:
             if not ended and offset < high:
                 yield message
                 deadline = time.monotonic() + self.ended
-            if offset >= (high if ended else high - 1):
+            if offset >= (high if ended else high - 1) or (ended and not waits):
                 return
         raise OutputUnavailable(f"the rows of {self.uri} cannot be read: a transaction of another writer does not end")
 

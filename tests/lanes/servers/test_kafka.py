@@ -291,6 +291,7 @@ def test_a_lane_of_which_nothing_is_left_begins_only_if_its_owner_says_so(
         sparkonce.writer(url, name="tap")
     with sparkonce.writer(url, name="tap", linger=0.0, begin=True) as anew:
         assert anew.position is None
+        assert anew.epoch > 1_000_000, "an earlier epoch may have been as high"
         anew.append({"n": 7}, position=7)
     with sparkonce.writer(url, name="tap", begin=True) as again:
         assert again.position == 7, "begin=True is for what is not known"
@@ -325,6 +326,11 @@ def test_a_topic_that_could_lose_rows_is_refused(brokers: Cluster) -> None:
     sparkonce.writer(brokers.url(thin), name="tap", one_copy=True).close()
     brokers.configure(thin, min_insync_replicas="2")
     sparkonce.writer(brokers.url(thin), name="tap").close()
+    compacted = brokers.topic(cleanup_policy="compact")
+    with pytest.raises(InvalidInput, match="is compacted, and the rows of a lane have no keys"):
+        sparkonce.writer(brokers.url(compacted), name="tap")
+    brokers.configure(compacted, cleanup_policy="delete")
+    sparkonce.writer(brokers.url(compacted), name="tap").close()
 
 
 def test_a_topic_that_is_missing_is_one_sentence(brokers: Cluster, url: str) -> None:

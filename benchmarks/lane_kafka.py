@@ -1,0 +1,140 @@
+"""Compares a lane's writer on Kafka with a plain producer, on one broker of the same machine.
+
+*rows*: ROWS rows of about 200 bytes, handed over as mappings, 1,000 at a time, from the first append to the end of `close`; raw: an
+idempotent producer sends each as `json.dumps` writes it, and flushes. *commit*: an append of one row that waits for its place; raw: a
+transaction with a message of as many bytes and an offset. The broker's own CPU is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from measure import Cost, Goal, Row, WrongEffect, interleaved
+
+import sparkonce
+from harness.kafka import Cluster, cluster
+
+APPEND = 1_000
+"""Rows of one append."""
+COMMITS = 20
+"""Transactions of one row in a pair."""
+WAIT = 60.0
+OURS, RAW = "a lane", "raw"
+
+
+@dataclass
+class LaneKafka:
+    """The part `lanes-kafka`; `say` gets a line per pair. rows: of a pair."""
+
+    scratch: Path
+    pairs: int
+    say: Callable[[str], None]
+    rows: int = 200_000
+    costs: dict[str, dict[str, list[Cost]]] = field(default_factory=dict)
+
+    def measure(self) -> list[Row]:
+        """Raises WrongEffect if a row is missing in the end."""
+        rows = [
+            {
+                "id": n,
+                "text": "x" * 120,
+                "amount": n / 7,
+                "at": f"2024-05-01T00:{n % 60:02}:00",
+                "name": f"name-{n % 100}",
+            }
+            for n in range(self.rows)
+        ]
+        self.say(f"lanes-kafka: {self.pairs} pairs and one to warm up, {self.rows} rows")
+        with cluster(self.scratch, brokers=1) as kafka:
+            for pair in range(self.pairs + 1):
+                order = (OURS, RAW) if pair % 2 else (RAW, OURS)
+                found = {
+                    "rows": {name: self._written(kafka, rows, name) for name in order},
+                    "commit": self._committed(kafka),
+                }
+                if pair:
+                    for what, costs in found.items():
+                        for name, cost in costs.items():
+                            self.costs.setdefault(what, {}).setdefault(name, []).append(cost)
+                which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+                told = ", ".join(
+                    f"{what} {costs[OURS].wall:.2f} / {costs[RAW].wall:.2f} ms ({costs[OURS].cpu:.2f} / {costs[RAW].cpu:.2f} of CPU)"
+                    for what, costs in found.items()
+                )
+                self.say(f"lanes-kafka: {which}: {told}")
+        per_row, commit = self.costs["rows"], self.costs["commit"]
+        return [
+            Row(
+                what="lanes-kafka: rows, for 1,000",
+                unit="CPU ms",
+                ours=[each.cpu for each in per_row[OURS]],
+                raw=[each.cpu for each in per_row[RAW]],
+                goal=Goal(1.43, "<= 1.43x"),
+            ),
+            Row(
+                what="lanes-kafka: commit of one row",
+                unit="ms",
+                ours=[each.wall for each in commit[OURS]],
+                raw=[each.wall for each in commit[RAW]],
+                goal=Goal(1.3, "<= 1.3x"),
+            ),
+        ]
+
+    def _written(self, kafka: Cluster, rows: list[dict[str, Any]], name: str) -> Cost:
+        """For 1,000 rows."""
+        topic = kafka.topic()
+        wall, cpu = perf_counter(), process_time()
+        if name == OURS:
+            with sparkonce.writer(kafka.url(topic), name="bench", one_copy=True) as writer:
+                for first in range(0, len(rows), APPEND):
+                    writer.append(rows[first : first + APPEND], position=first)
+        else:
+            producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True, "linger.ms": 100})
+            for row in rows:
+                text = json.dumps(row).encode()
+                while True:
+                    try:
+                        producer.produce(topic, text)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+            producer.flush()
+        cost = Cost(1e6 * (perf_counter() - wall) / len(rows), 1e6 * (process_time() - cpu) / len(rows))
+        if (there := len(kafka.values(topic))) != len(rows):
+            raise WrongEffect(f"of {len(rows)} rows {there} are there")
+        return cost
+
+    def _committed(self, kafka: Cluster) -> dict[str, Cost]:
+        """The median of COMMITS."""
+        topic = kafka.topic()
+        writer = sparkonce.writer(kafka.url(topic), name="bench", linger=0.0, one_copy=True)
+        group = Consumer({"bootstrap.servers": kafka.address, "group.id": topic}).consumer_group_metadata()
+        producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic})
+        producer.init_transactions(WAIT)
+        body = json.dumps({"n": 0}).encode()
+        walls: dict[str, list[float]] = {OURS: [], RAW: []}
+        cpus: dict[str, list[float]] = {OURS: [], RAW: []}
+        for number, name in interleaved((OURS, RAW), COMMITS, warm_up=True):
+            wall, cpu = perf_counter(), process_time()
+            if name == OURS:
+                writer.append({"n": number}, position=number).result(WAIT)
+            else:
+                producer.begin_transaction()
+                producer.produce(topic, body, partition=0)
+                producer.flush(WAIT)
+                producer.send_offsets_to_transaction([TopicPartition(topic, 0, number + 1)], group, WAIT)
+                producer.commit_transaction(WAIT)
+            walls[name].append(1000 * (perf_counter() - wall))
+            cpus[name].append(1000 * (process_time() - cpu))
+        writer.close()
+        return {name: Cost(median(walls[name]), median(cpus[name])) for name in (OURS, RAW)}
+
+    def dump(self) -> dict[str, Any]:
+        return {"rows": self.rows, "rowsPerAppend": APPEND, "commitsPerPair": COMMITS}
