@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import sparkonce
 from sparkonce.errors import InvalidInput, LibraryMissing
-from sparkonce.lanes.kafka_log import KafkaLog
+from sparkonce.lanes.kafka_log import POSITION_LIMIT, KafkaLog
 from sparkonce.lanes.kafka_topic import KafkaMark, KafkaTopic
+from sparkonce.lanes.naming import position_text
 
 URL = "kafka://127.0.0.1:1,[::1]:2/orders"
 
@@ -67,6 +72,24 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(LibraryMissing, match=r"run `pip install 'sparkonce\[kafka\]'`"):
         KafkaTopic(URL, {})
+
+
+POSITIONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(POSITIONS)
+@example(json.loads("[" * 33 + "]" * 33))
+@example(json.loads("[" * 400 + "]" * 400))
+@example(-(2**200))
+def test_a_mark_keeps_every_position_that_is_taken(position: Any) -> None:
+    """What a writer was allowed to give is what the next one is given."""
+    with suppress(InvalidInput):  # too long, or no text that UTF-8 has
+        position_text(position, POSITION_LIMIT)
+        mark = KafkaMark(lane="tap", epoch=1, first=1, last=1, base=0, position=position)
+        assert repr(KafkaMark.model_validate_json(mark.text()).position) == repr(position)
 
 
 def test_a_mark_fits_into_what_brokers_keep() -> None:

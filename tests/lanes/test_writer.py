@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import secrets
 import threading
 import time
@@ -398,6 +399,7 @@ def test_a_position_alone_moves_without_rows(broker: Broker, opened: Callable[..
         ({1: 2}, "would not be read back as it is"),
         ((1, 2), "would not be read back as it is"),
         (object(), "is not a JSON value"),
+        (json.loads("[" * 34 + "]" * 34), "is nested more than 32 deep; use a text"),
     ],
 )
 def test_a_position_that_cannot_be_kept_is_refused(

@@ -23,11 +23,15 @@ def lane_name(name: Any) -> str:
         ) from None
 
 
+DEPTH_LIMIT = 32
+"""Nesting of a position. JSON parsers differ in the depth at which they fail; what is written must be read by whoever comes next."""
+
+
 def position_text(position: Any, limit: int) -> str:
     """A position as it is stored: JSON, of at most so many bytes.
 
     Raises:
-        InvalidInput: not a JSON value, or too long.
+        InvalidInput: not a JSON value, nested too deeply or too long.
     """
     try:
         text = json.dumps(position, separators=(",", ":"), sort_keys=True, allow_nan=False, ensure_ascii=False)
@@ -39,6 +43,13 @@ def position_text(position: Any, limit: int) -> str:
         raise InvalidInput(
             "the position would not be read back as it is (tuples and numbers as keys are not JSON); use lists and texts"
         )
+    parts = [(0, position)]
+    while parts:
+        depth, each = parts.pop()
+        if depth > DEPTH_LIMIT:
+            raise InvalidInput(f"the position is nested more than {DEPTH_LIMIT} deep; use a text")
+        if isinstance(each, dict | list):
+            parts += [(depth + 1, inner) for inner in (each.values() if isinstance(each, dict) else each)]
     if size > limit:
         raise InvalidInput(f"the position has {size} bytes of JSON, and may have {limit}")
     return text
