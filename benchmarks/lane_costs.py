@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -35,6 +35,8 @@ BATCH = 10_000
 COMMITS = 20
 """Appends of one row in a pair."""
 OURS, RAW = "a lane", "raw"
+Spent = Mapping[str, Mapping[str, Cost]]
+"""By what was done, and by OURS or RAW."""
 
 
 @dataclass
@@ -47,7 +49,6 @@ class LaneCosts:
     rows: int = 500_000
     places: int = 100_000
     read_places: int = 10_000
-    costs: dict[str, dict[str, list[Cost]]] = field(default_factory=dict)
 
     def measure(self) -> list[Row]:
         """Raises WrongEffect if a row is missing in the end."""
@@ -57,34 +58,14 @@ class LaneCosts:
         )
         acquired = self._acquired()
         reads = self._reads()
-        for pair in range(self.pairs + 1):
-            found = {"rows": self._written(pair, table), "commit": self._committed(pair)}
-            if pair:
-                for what, costs in found.items():
-                    for name, cost in costs.items():
-                        self.costs.setdefault(what, {}).setdefault(name, []).append(cost)
-            which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
-            told = ", ".join(
-                f"{what} {costs[OURS].wall:.2f} / {costs[RAW].wall:.2f} ms ({costs[OURS].cpu:.2f} / {costs[RAW].cpu:.2f} of CPU)"
-                for what, costs in found.items()
-            )
-            self.say(f"lanes: {which}: {told}")
-        per_row, commit = self.costs["rows"], self.costs["commit"]
+        costs = in_pairs(
+            "lanes",
+            self.pairs,
+            self.say,
+            lambda pair: {"rows": self._written(pair, table), "commit": self._committed(pair)},
+        )
         return [
-            Row(
-                what="lanes: rows, for 1,000",
-                unit="CPU ms",
-                ours=[each.cpu for each in per_row[OURS]],
-                raw=[each.cpu for each in per_row[RAW]],
-                goal=Goal(1.25, "<= 1.25x"),
-            ),
-            Row(
-                what="lanes: commit of one row",
-                unit="ms",
-                ours=[each.wall for each in commit[OURS]],
-                raw=[each.wall for each in commit[RAW]],
-                goal=Goal(1.3, "<= 1.3x"),
-            ),
+            *rows_and_commits("lanes", costs, goal=Goal(1.25, "<= 1.25x")),
             Row(
                 what=f"lanes: acquire behind {self.places:,} places",
                 unit="ms",
@@ -203,6 +184,43 @@ class LaneCosts:
 
     def dump(self) -> dict[str, Any]:
         return {"rows": self.rows, "places": self.places, "readPlaces": self.read_places, "commitsPerPair": COMMITS}
+
+
+def in_pairs(
+    part: str, pairs: int, say: Callable[[str], None], measured: Callable[[int], Spent]
+) -> dict[str, dict[str, list[Cost]]]:
+    """What `measured` spent in each pair, after one to warm up; `say` gets a line per pair."""
+    all_costs: dict[str, dict[str, list[Cost]]] = {}
+    for pair in range(pairs + 1):
+        found = measured(pair)
+        if pair:
+            for what, costs in found.items():
+                for name, cost in costs.items():
+                    all_costs.setdefault(what, {}).setdefault(name, []).append(cost)
+        which = f"pair {pair} of {pairs}" if pair else "warm-up"
+        told = ", ".join(
+            f"{what} {costs[OURS].wall:.2f} / {costs[RAW].wall:.2f} ms ({costs[OURS].cpu:.2f} / {costs[RAW].cpu:.2f} of CPU)"
+            for what, costs in found.items()
+        )
+        say(f"{part}: {which}: {told}")
+    return all_costs
+
+
+def rows_and_commits(part: str, costs: Mapping[str, Mapping[str, list[Cost]]], *, goal: Goal) -> list[Row]:
+    """The CPU of rows and the time of commits. goal: of the rows."""
+    return [
+        Row(
+            what=f"{part}: {what}",
+            unit=f"{'CPU ' if at == 'cpu' else ''}ms",
+            ours=[getattr(each, at) for each in costs[key][OURS]],
+            raw=[getattr(each, at) for each in costs[key][RAW]],
+            goal=limit,
+        )
+        for key, what, at, limit in (
+            ("rows", "rows, for 1,000", "cpu", goal),
+            ("commit", "commit of one row", "wall", Goal(1.3, "<= 1.3x")),
+        )
+    ]
 
 
 def laid(objects: FolderObjects, places: int) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from lane_costs import COMMITS, OURS, RAW, in_pairs, rows_and_commits
 from measure import Cost, Goal, Row, WrongEffect, interleaved
 
 import sparkonce
@@ -23,10 +24,7 @@ from harness.kafka import Cluster, cluster
 
 APPEND = 1_000
 """Rows of one append."""
-COMMITS = 20
-"""Transactions of one row in a pair."""
 WAIT = 60.0
-OURS, RAW = "a lane", "raw"
 
 
 @dataclass
@@ -37,7 +35,6 @@ class LaneKafka:
     pairs: int
     say: Callable[[str], None]
     rows: int = 200_000
-    costs: dict[str, dict[str, list[Cost]]] = field(default_factory=dict)
 
     def measure(self) -> list[Row]:
         """Raises WrongEffect if a row is missing in the end."""
@@ -53,39 +50,18 @@ class LaneKafka:
         ]
         self.say(f"lanes-kafka: {self.pairs} pairs and one to warm up, {self.rows} rows")
         with cluster(self.scratch, brokers=1) as kafka:
-            for pair in range(self.pairs + 1):
-                order = (OURS, RAW) if pair % 2 else (RAW, OURS)
-                found = {
-                    "rows": {name: self._written(kafka, rows, name) for name in order},
+            costs = in_pairs(
+                "lanes-kafka",
+                self.pairs,
+                self.say,
+                lambda pair: {
+                    "rows": {
+                        name: self._written(kafka, rows, name) for name in ((OURS, RAW) if pair % 2 else (RAW, OURS))
+                    },
                     "commit": self._committed(kafka),
-                }
-                if pair:
-                    for what, costs in found.items():
-                        for name, cost in costs.items():
-                            self.costs.setdefault(what, {}).setdefault(name, []).append(cost)
-                which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
-                told = ", ".join(
-                    f"{what} {costs[OURS].wall:.2f} / {costs[RAW].wall:.2f} ms ({costs[OURS].cpu:.2f} / {costs[RAW].cpu:.2f} of CPU)"
-                    for what, costs in found.items()
-                )
-                self.say(f"lanes-kafka: {which}: {told}")
-        per_row, commit = self.costs["rows"], self.costs["commit"]
-        return [
-            Row(
-                what="lanes-kafka: rows, for 1,000",
-                unit="CPU ms",
-                ours=[each.cpu for each in per_row[OURS]],
-                raw=[each.cpu for each in per_row[RAW]],
-                goal=Goal(1.43, "<= 1.43x"),
-            ),
-            Row(
-                what="lanes-kafka: commit of one row",
-                unit="ms",
-                ours=[each.wall for each in commit[OURS]],
-                raw=[each.wall for each in commit[RAW]],
-                goal=Goal(1.3, "<= 1.3x"),
-            ),
-        ]
+                },
+            )
+        return rows_and_commits("lanes-kafka", costs, goal=Goal(1.43, "<= 1.43x"))
 
     def _written(self, kafka: Cluster, rows: list[dict[str, Any]], name: str) -> Cost:
         """For 1,000 rows."""

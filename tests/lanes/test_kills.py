@@ -51,9 +51,12 @@ def rows(folder: Path) -> list[int]:
     return [n for file in files for n in numbers_of(file)]
 
 
-def start(folder: Path, *, failpoints: str = "", count: int = COUNT) -> subprocess.Popen[str]:
+def start(
+    lake: Path | str, *more: str, failpoints: str = "", name: str = "tap", count: int = COUNT
+) -> subprocess.Popen[str]:
+    """A tap of this folder or topic; more: further arguments of `tap.py`."""
     environment = {**os.environ, "SPARKONCE_FAILPOINTS": failpoints}
-    command = [sys.executable, str(TAP), str(folder), "tap", str(count)]
+    command = [sys.executable, str(TAP), str(lake), name, str(count), *more]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -70,6 +73,35 @@ def acknowledged_are_there(folder: Path, acknowledged: list[int]) -> None:
 def until_stopped(tap: subprocess.Popen[str]) -> None:
     status = Path(f"/proc/{tap.pid}/stat")
     assert_eventually(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", SOON)
+
+
+def woken(zombie: subprocess.Popen[str]) -> tuple[int, list[int], str]:
+    """As `ended`, of a process that was stopped."""
+    while zombie.poll() is None:
+        zombie.send_signal(signal.SIGCONT)
+        time.sleep(0.05)  # between two signals: the point may stop it again
+    return ended(zombie)
+
+
+def troubled(lake: Path | str, dice: random.Random) -> list[int]:
+    """A minute of taps that are started beside each other, killed and frozen at random moments; what they had acknowledged."""
+    deadline = time.monotonic() + 60.0
+    taps: list[subprocess.Popen[str]] = []
+    acknowledged: list[int] = []
+    while time.monotonic() < deadline:
+        taps.append(start(lake, count=10_000))
+        time.sleep(dice.uniform(0.5, 3.0))  # the moment of the fault, which is drawn; the result may not depend on it
+        victim = dice.choice(taps)
+        victim.send_signal(dice.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)))
+        while len(taps) > 3:
+            taps[0].send_signal(signal.SIGCONT)
+            taps[0].send_signal(signal.SIGKILL)
+            acknowledged += ended(taps.pop(0))[1]
+    for tap in taps:
+        tap.send_signal(signal.SIGCONT)
+        tap.kill()
+        acknowledged += ended(tap)[1]
+    return acknowledged
 
 
 @pytest.mark.slow
@@ -103,10 +135,7 @@ def test_a_writer_that_wakes_after_its_successor_changes_nothing(tmp_path: Path,
     code, _, said = ended(start(table))
     assert code == 0, said
     assert rows(table) == list(range(1, COUNT + 1))
-    while zombie.poll() is None:
-        zombie.send_signal(signal.SIGCONT)
-        time.sleep(0.05)  # between two signals: the point may stop it again
-    code, acknowledged, said = ended(zombie)
+    code, acknowledged, said = woken(zombie)
     assert code in ((0,) if point == "lanes.claim.before" else (FENCED, 0)), said
     acknowledged_are_there(table, acknowledged)
     assert rows(table) == list(range(1, COUNT + 1))
@@ -128,24 +157,8 @@ def test_two_processes_of_one_name_at_once(tmp_path: Path) -> None:
 def test_kills_and_freezes_at_random(tmp_path: Path) -> None:
     """A minute of processes that are started beside each other, killed and frozen at random moments: rows in are rows out."""
     print(f"SEED={effort.base()}")
-    dice, table = random.Random(effort.seed("lane kills")), tmp_path / "t"
-    count = 10_000
-    deadline = time.monotonic() + 60.0
-    taps: list[subprocess.Popen[str]] = []
-    acknowledged: list[int] = []
-    while time.monotonic() < deadline:
-        taps.append(start(table, count=count))
-        time.sleep(dice.uniform(0.5, 3.0))  # the moment of the fault, which is drawn; the result may not depend on it
-        victim = dice.choice(taps)
-        victim.send_signal(dice.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)))
-        while len(taps) > 3:
-            taps[0].send_signal(signal.SIGCONT)
-            taps[0].send_signal(signal.SIGKILL)
-            acknowledged += ended(taps.pop(0))[1]
-    for tap in taps:
-        tap.send_signal(signal.SIGCONT)
-        tap.kill()
-        acknowledged += ended(tap)[1]
+    table = tmp_path / "t"
+    acknowledged = troubled(table, random.Random(effort.seed("lane kills")))
     seen = rows(table)
     assert seen == list(range(1, len(seen) + 1))
     assert set(acknowledged) <= set(seen)

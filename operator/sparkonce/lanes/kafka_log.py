@@ -2,9 +2,9 @@
 
     transaction: the rows of a place, and under the lane's consumer group its mark (`KafkaMark`): epoch, last sequence number, position
 
-The broker fences. A lane's transactional id is its name: whoever initialises it last owns the lane, the open transaction of the one before
-is aborted, and its commit is refused for ever. So rows and position are committed together or not at all, and by the owner alone. The
-mark is the metadata of a committed offset, whose number is the sequence number of the next batch (`send_offsets_to_transaction`).
+Kafka's brokers fence. A lane's transactional id is its name. When a writer initialises it, the transaction coordinator aborts the open
+transaction of the writer before, and refuses its commits for ever. So only the owner commits, and rows and position together. The mark is
+the metadata of a committed offset, whose number is the sequence number of the next batch (`send_offsets_to_transaction`).
 
 **Acquiring writes a mark without rows**, with the epoch above the last one, so that marks tell owners apart: a client is not told the
 producer's epoch.
@@ -272,14 +272,15 @@ class KafkaLog:
         self._owned.begin_transaction()
         self._broken = True  # until its commit is sent
         self._tail = self._mark.tail
-        self._produce(place)
+        mark = self._marked(place, tail=-1)
+        self._produce(place, mark)
         hit("lanes.kafka.rows")
-        mark = self._marked(place, tail=self._tail)
+        mark = mark.model_copy(update={"tail": self._tail})
         self._send_mark(mark)
         self._broken = False
         return mark
 
-    def _produce(self, place: LanePlace) -> None:
+    def _produce(self, place: LanePlace, mark: KafkaMark) -> None:
         producer, failed = self._owned, []
 
         def delivered(error: Any, message: Message) -> None:
@@ -300,7 +301,7 @@ class KafkaLog:
             for index, text in enumerate(texts):
                 if number == last and index == len(texts) - 1:
                     columns = batch.data_schema.encode()
-                    headers = [*headers, (MARK_HEADER, self._marked(place, tail=-1).text().encode())]
+                    headers = [*headers, (MARK_HEADER, mark.text().encode())]
                     headers += [(COLUMNS_HEADER, columns)] if len(columns) <= self._spare // 2 else []
                 while True:
                     try:
@@ -401,7 +402,7 @@ class KafkaLog:
                 "forget (offsets.retention.minutes), and no row that is left is its own; if the lane is new, or may begin anew, pass "
                 "begin=True"
             )
-        self._first_epoch = 1 if sure else int(time.time())  # above those that nothing tells of
+        self._first_epoch = 1 if sure else int(time.time())  # an earlier writer of this name had a lower one
         return found
 
 

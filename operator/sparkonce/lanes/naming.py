@@ -24,7 +24,7 @@ def lane_name(name: Any) -> str:
 
 
 DEPTH_LIMIT = 32
-"""Nesting of a position. JSON parsers differ in the depth at which they fail; what is written must be read by whoever comes next."""
+"""Nesting of a position. JSON parsers differ in the depth at which they fail, and the next writer must be able to read it."""
 
 
 def position_text(position: Any, limit: int) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import signal
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from harness import kafka
 from harness.binaries import or_skip
 from harness.spark import facts_of
 from harness.store_parts import jars
-from lanes.test_kills import TAP, ended
+from lanes.test_kills import ended, start
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
 NEEDED = ("org.apache.spark_", "org.apache.kafka_", "org.apache.commons_")
@@ -35,13 +32,7 @@ def test_spark_reads_what_was_committed(tmp_path: Path) -> None:
     with kafka.cluster(tmp_path, brokers=1) as brokers:
         topic = brokers.topic(partitions=2)
         url = brokers.url(topic)
-        killed = subprocess.Popen(
-            [sys.executable, str(TAP), url, "tap", "30", "one copy"],
-            env={**os.environ, "SPARKONCE_FAILPOINTS": "lanes.commit.before=kill"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        killed = start(url, "one copy", failpoints="lanes.commit.before=kill")
         code, _, said = ended(killed)
         assert code == -signal.SIGKILL, said
         at = dt.datetime(2024, 5, 1, 12, 30, 0, 5, tzinfo=dt.UTC)
