@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "af4d61dd68f71d532769dd83c3f7f8bcff3d4c51"
+IN_USE = "86c52b95b98ee473e449b26d0ce330d9c5dc6da6"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

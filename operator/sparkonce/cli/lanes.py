@@ -47,10 +47,11 @@ def list_lanes(table: Location, *, as_json: Json = False) -> ExitCode:
         tell(f"{objects.uri} has no lane; `sparkonce.writer(PATH, name=NAME)` makes one")
         return ExitCode.SUCCEEDED
     words.print_table(
-        ("LANE", "BATCHES", "POSITION", "EPOCH", "LAST PLACE", "STATE"),
+        ("LANE", "KEYS", "BATCHES", "POSITION", "EPOCH", "LAST PLACE", "STATE"),
         [
             (
                 name,
+                ", ".join(each.keys),
                 words.count(each.last),
                 outcome.as_json(each.position) if each.position is not None else "",
                 str(each.epoch),
@@ -166,4 +167,5 @@ def _described(entry: LaneEntry) -> dict[str, Any]:
         "files": list(entry.files),
         "committedAt": entry.committed_at,
         "retired": entry.retired,
+        "keys": list(entry.keys),
     }

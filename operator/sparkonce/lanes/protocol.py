@@ -62,6 +62,8 @@ class LaneEntry:
     committed_at: float = 0.0
     """Unix seconds of the writer's clock; decides nothing."""
     retired: bool = False
+    keys: tuple[str, ...] = ()
+    """As `LaneOwner.keys`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,8 @@ class LaneOwner:
     """The position of the last batch that had one; None if none had."""
     data_schema: str
     """Spark's JSON schema of the rows so far; empty without any."""
+    keys: tuple[str, ...] = ()
+    """Columns that every row has a value in (`lanes.keyed`); empty: rows have no keys."""
 
 
 class AppendKind(StrEnum):
@@ -154,6 +158,7 @@ class LaneLog(Protocol):
 
         Raises:
             LaneRetired: the lane takes no writer.
+            InvalidInput: the lane, or another one of the table, has other keys.
         """
         ...
 

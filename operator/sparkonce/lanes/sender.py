@@ -96,6 +96,7 @@ class Sender:
         self.log, self.options = log, options
         self.changed = Condition()
         self.owner = log.acquire()
+        self.keys = self.owner.keys
         self.known = arrow.arrow_schema(self.owner.data_schema)
         if options.schema is not None:
             self.known = _declared(options.schema, self.known)

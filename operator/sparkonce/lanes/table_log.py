@@ -33,9 +33,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkonce import blocking
-from sparkonce.errors import LaneRetired, OutputCorrupt, OutputUnavailable
+from sparkonce.errors import InvalidInput, LaneRetired, OutputCorrupt, OutputUnavailable
 from sparkonce.failpoints import hit
 from sparkonce.lanes import rows as arrow
+from sparkonce.lanes.keyed import key_names
 from sparkonce.lanes.naming import lane_name, position_text
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
 from sparkonce.model.identity import hash_of
@@ -44,6 +45,7 @@ from sparkonce.sink import stream
 from sparkonce.sink.objects.protocol import TableObjects, create_heard
 from sparkonce.sink.protocol import (
     FILES_IN_SLOT,
+    KEYED_SCHEMA,
     LANE_SCHEMA,
     AlreadyCommitted,
     CommitOutcome,
@@ -101,18 +103,21 @@ class _TablePlace(LanePlace):
 class TableLog:
     """A `LaneLog` in the table with these objects.
 
-    name: as an idempotency key, 1 to 255 visible ASCII characters.
+    name: as an idempotency key, 1 to 255 visible ASCII characters. keys: as `LaneMark.keys`; None takes those that the lane has.
 
     Raises:
-        InvalidInput: not a name.
+        InvalidInput: not a name, or not keys.
     """
 
     batches_limit = FILES_IN_SLOT
     position_limit = POSITION_LIMIT
     linger = LINGER
 
-    def __init__(self, objects: TableObjects, name: str, *, places: int = PLACES) -> None:
+    def __init__(
+        self, objects: TableObjects, name: str, *, places: int = PLACES, keys: Sequence[str] | None = None
+    ) -> None:
         self.name = lane_name(name)
+        self._keys = None if keys is None else key_names(keys)
         self.uri = objects.uri
         self._objects, self._places = objects, places
         self._hash = hash_of(DOMAIN, self.name)
@@ -136,7 +141,11 @@ class TableLog:
         blocking.run(self._sink.check())
         found = self._newest()
         token = 0
+        if found is None:
+            self._refuse_other_lanes()
         for _ in range(CLAIM_TRIES):
+            if found is not None:
+                self._refuse_other_keys(_lane(found.chain.last))
             if found is None or found.chain.ended:
                 found = self._opened(found, token)
                 continue
@@ -264,7 +273,33 @@ class TableLog:
         last = found.chain.last
         self._epoch, self._generation_next, self._number_next = last.token, found.key.generation, found.chain.next
         lane = _lane(last)
-        return LaneOwner(epoch=last.token, last=lane.last, position=_position(lane), data_schema=last.data_schema)
+        return LaneOwner(
+            epoch=last.token,
+            last=lane.last,
+            position=_position(lane),
+            data_schema=last.data_schema,
+            keys=lane.keys or (),
+        )
+
+    def _refuse_other_keys(self, lane: LaneMark) -> None:
+        """Raises: InvalidInput: this lane has other keys than its writer gives."""
+        if self._keys is not None and self._keys != (lane.keys or ()):
+            raise InvalidInput(
+                f"the lane {self.name} of {self.uri} {_keys_text(lane)}, and its writer gives keys={list(self._keys)}; keys cannot be "
+                "changed: give the lane's own, or write to another path"
+            )
+
+    def _refuse_other_lanes(self) -> None:
+        """Raises: InvalidInput: a lane of the table has other keys than this one would have, so that no reader could tell the last row of
+        each key."""
+        for other in _lanes(self._objects):
+            if (other.keys or ()) != (self._keys or ()):
+                given = f"gives keys={list(self._keys)}" if self._keys else "gives none"
+                raise InvalidInput(
+                    f"the lane {other.name} of {self.uri} {_keys_text(other)}, and the writer of {self.name} {given}; all lanes of a table "
+                    "have the same: give these, or write to another path"
+                )
+            return  # the others have the same
 
     def _newest(self) -> _LaneChain | None:
         """The newest generation that was opened: generations follow each other without a gap."""
@@ -320,7 +355,7 @@ class TableLog:
 
     def _mark(self, last: Slot | None, *, retired: bool | None = None) -> LaneMark:
         """Of a place without batches after this one."""
-        before = LaneMark(name=self.name, first=1, last=0) if last is None else _lane(last)
+        before = LaneMark(name=self.name, first=1, last=0, keys=self._keys or None) if last is None else _lane(last)
         return before.model_copy(update={"first": before.last + 1, "digests": (), "retired": retired})
 
     def _opening(self, key: SinkKey, token: int, last: Slot | None) -> Slot:
@@ -365,7 +400,9 @@ class TableLog:
         slot = stream.batch_of(held.chain, held.chain.next, bare, plan="")
         position = before.position if place.position is None else position_text(place.position, POSITION_LIMIT)
         digests = tuple(batch.digest for batch in batches)
-        mark = LaneMark(name=self.name, first=place.first, last=place.last, position=position, digests=digests)
+        mark = LaneMark(
+            name=self.name, first=place.first, last=place.last, position=position, digests=digests, keys=before.keys
+        )
         schemas = [batch.data_schema for batch in batches if batch.data_schema]
         return _laned(slot, mark, data_schema=schemas[-1] if schemas else held.chain.last.data_schema)
 
@@ -424,16 +461,19 @@ def lanes_of(objects: TableObjects) -> list[str]:
         OutputUnavailable: the store did not answer.
         OutputCorrupt: a slot does not parse.
     """
+    return sorted(lane.name for lane in _lanes(objects))
+
+
+def _lanes(objects: TableObjects) -> Iterator[LaneMark]:
+    """What the openings of the lanes of a table say. Errors as `lanes_of`."""
     sink = SlotLogSink(objects, name=LANE, on_rerun=OnRerun.APPEND)
-    found = []
     for folder in blocking.run(objects.folders(layout.SLOTS)):
         name = folder.rpartition("/")[2]
         if _OPENING.fullmatch(name) and (key := SinkKey.parse(name)) is not None:
             slot = blocking.run(sink.find(key))
             lane = slot.lane if slot is not None else None
             if lane is not None and hash_of(DOMAIN, lane.name) == key.key_hash:  # else another program wrote it
-                found.append(lane.name)
-    return sorted(found)
+                yield lane
 
 
 def entry_of(slot: Slot) -> LaneEntry:
@@ -456,7 +496,12 @@ def entry_of(slot: Slot) -> LaneEntry:
         files=tuple(file.path for file in slot.files),
         committed_at=slot.committed_at,
         retired=bool(lane.retired),
+        keys=lane.keys or (),
     )
+
+
+def _keys_text(lane: LaneMark) -> str:
+    return f"has the keys {', '.join(lane.keys)}" if lane.keys else "has no keys"
 
 
 def _position(lane: LaneMark) -> Any:
@@ -477,4 +522,5 @@ def _lane(slot: Slot) -> LaneMark:
 
 def _laned(slot: Slot, lane: LaneMark, *, data_schema: str) -> Slot:
     mark = stream.mark(slot).model_copy(update={"lane": lane})
-    return slot.model_copy(update={"schema_": LANE_SCHEMA, "stream": mark, "data_schema": data_schema})
+    schema = KEYED_SCHEMA if lane.keys else LANE_SCHEMA
+    return slot.model_copy(update={"schema_": schema, "stream": mark, "data_schema": data_schema})

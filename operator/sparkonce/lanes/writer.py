@@ -16,7 +16,7 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sparkonce import blocking
 from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, SparkonceError
+from sparkonce.lanes import keyed
 from sparkonce.lanes import rows as arrow
 from sparkonce.lanes.kafka_log import KafkaLog
 from sparkonce.lanes.kafka_topic import SCHEME as KAFKA
@@ -55,6 +56,7 @@ def writer(
     path: str | Path,
     *,
     name: str,
+    keys: Sequence[str] | None = None,
     buffer_memory: int = BUFFER_MEMORY,
     batch_size: int = BATCH_SIZE,
     linger: float | None = None,
@@ -69,12 +71,13 @@ def writer(
 ) -> Writer:
     """Acquires the lane `name` of the slot log or topic at `path`, and makes the lane if it does not exist.
 
-    path: a local path (relative to the working directory), a URL as in `spec.outputs`, or `kafka://HOST:PORT,HOST:PORT/TOPIC`. Options: see
+    path: a local path (relative to the working directory), a URL as in `spec.outputs`, or `kafka://HOST:PORT,HOST:PORT/TOPIC`. keys: names
+    of columns that tell what a row is about (`lanes.keyed`), for a table alone; None takes those that the lane has. Options: see
     `WriterOptions`. client, begin, one_copy: for Kafka alone; see `KafkaLog`.
 
     Raises:
-        InvalidInput: not a path, a name or an option; or another kind of table is there; or the topic is missing, has too few copies, or
-            does not tell whether the lane is new.
+        InvalidInput: not a path, a name or an option; or another kind of table is there, or a lane of it has other keys; or the topic is
+            missing, has too few copies, or does not tell whether the lane is new.
         LaneRetired: the lane takes no writer any more.
         OutputUnsafe: the store ignores create-if-absent.
         OutputUnavailable: neither the store nor a broker answered.
@@ -91,11 +94,13 @@ def writer(
         meter=meter,
     )
     if str(path).startswith(KAFKA):
+        if keys is not None:
+            raise InvalidInput(f"keys are for a lane of a table, and {path} is a topic of Kafka; leave them out")
         return Writer(KafkaLog(str(path), name, client=client, begin=begin, one_copy=one_copy), options)
     if client or begin or one_copy:
         raise InvalidInput(f"client, begin and one_copy are for a lane on Kafka, and {path} is a table; leave them out")
     objects = Table(path).objects
-    log = TableLog(objects, name)
+    log = TableLog(objects, name, keys=keys)
     refuse_other_tables(objects)
     return Writer(log, options)
 
@@ -150,6 +155,11 @@ class Writer:
         return self._sender.owner.last
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """Key columns of the lane; empty if it has none."""
+        return self._sender.keys
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes of appends without an outcome."""
         return self._sender.buffer.used
@@ -171,6 +181,7 @@ class Writer:
         self._refuse_if_ended()
         known = sender.known
         table = arrow.arrow_of(rows, known)
+        keyed.refuse_rows(table, sender.keys)
         packed = sender.log.packed(table)
         size = max(packed.nbytes, len(text), 1)
         if size > sender.options.buffer_memory:
@@ -194,6 +205,19 @@ class Writer:
             sender.buffer.add(packed, size, json.loads(text) if text else None, handle, now=time.monotonic())
             sender.changed.notify_all()
         return handle
+
+    def delete(self, rows: Any, *, position: Any = None) -> Future[LaneEntry]:
+        """Appends rows that say that their keys are gone: `rows` with true in the column `_deleted`. Other columns than the keys may be
+        left out. Arguments and errors as for `append`.
+
+        Raises:
+            InvalidInput: the lane has no keys.
+        """
+        if not self.keys:
+            raise InvalidInput(
+                f"the lane {self.name} of {self._sender.log.uri} has no keys, and nothing can be deleted from it"
+            )
+        return self.append(keyed.as_deleted(arrow.arrow_of(rows, self._sender.known)), position=position)
 
     def _wait_for_room(self, size: int) -> None:
         sender = self._sender
@@ -318,6 +342,11 @@ class AsyncWriter:
     async def append(self, rows: Any, *, position: Any = None) -> asyncio.Future[LaneEntry]:
         """As `Writer.append`; the handle belongs to the running loop."""
         handle = await asyncio.to_thread(self.writer.append, rows, position=position)
+        return asyncio.wrap_future(handle)
+
+    async def delete(self, rows: Any, *, position: Any = None) -> asyncio.Future[LaneEntry]:
+        """As `Writer.delete`; the handle belongs to the running loop."""
+        handle = await asyncio.to_thread(self.writer.delete, rows, position=position)
         return asyncio.wrap_future(handle)
 
     async def flush(self, *, timeout: float | None = None) -> None:

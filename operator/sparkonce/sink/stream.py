@@ -78,6 +78,7 @@ from sparkonce.sink.protocol import (
     CommitOutcome,
     Committed,
     FencedOff,
+    LaneMark,
     SinkKey,
     Slot,
     SlotState,
@@ -514,6 +515,11 @@ def is_opening(slot: Slot) -> bool:
     return slot.stream is not None and slot.stream.part is StreamPart.OPENING
 
 
+def _is_numbered(lane: LaneMark | None) -> bool:
+    """Whether a place of a lane has batches, and is not only a writer's claim."""
+    return lane is not None and lane.first <= lane.last
+
+
 def _replaces(slots: Sequence[Slot]) -> bool:
     return slots[0].on_rerun is OnRerun.REPLACE
 
@@ -523,8 +529,11 @@ def _complete(slots: Sequence[Slot]) -> bool:
 
 
 def _with_rows(slots: Sequence[Slot]) -> list[Slot]:
-    """The slots with rows of one generation; for a stream that ended without rows its end, which has the schema of the empty table."""
+    """The slots with rows of one generation; for a stream that ended without rows its end, which has the schema of the empty table. Of a
+    lane also batches without rows: a range of its numbers is whole with them only."""
     plain = [slot for slot in slots if slot.stream is None]
     parts = sorted((slot for slot in slots if slot.stream is not None), key=lambda slot: mark(slot).last_batch or 0)
-    batches = [slot for slot in parts if mark(slot).part is StreamPart.BATCH and slot.data_schema]
+    batches = [
+        slot for slot in parts if mark(slot).part is StreamPart.BATCH and (slot.data_schema or _is_numbered(slot.lane))
+    ]
     return plain + (batches or [slot for slot in parts if mark(slot).part is StreamPart.END])

@@ -74,7 +74,7 @@ def test_each_batch_comes_once(followed: Follower) -> None:
     followed.follow()
     followed.follow()
     appended(followed.table, {"n": 3})
-    appended(followed.table, {"n": 4}, {"n": 5}, name="other")
+    appended(followed.table, [], {"n": 4}, {"n": 5}, name="other")
     followed.follow()
     appended(followed.table, {"n": 6}, name="other")
     followed.follow()

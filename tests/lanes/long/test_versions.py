@@ -16,6 +16,9 @@ from sparkonce.sink.objects.local import FolderObjects
 
 BEFORE_LANES = "d3c09063afd8eb7f53858acd5a08461c09cd0649"
 """The last commit that does not know lanes."""
+BEFORE_KEYS = "86c52b9"
+"""The last commit that does not know lanes with keys."""
+WRITE = "import sys, sparkonce; sparkonce.writer(sys.argv[1], name='tap').append({'n': 1}).result()"
 READ = "import sys; from sparkonce.sink.slotlog.snapshot import Table; print(len(Table(sys.argv[1]).files()))"
 
 
@@ -42,3 +45,16 @@ def test_the_version_before_reads_the_table_or_refuses_it_by_name(
         assert "has schema 9 and this version reads up to 8; upgrade sparkonce" in done.stderr
     else:
         assert done.stdout == "70\n"
+
+
+def test_the_version_before_writes_no_rows_without_keys(tmp_path: Path, before: Version) -> None:
+    """One that does not know keys refuses the lane, and a later one takes them from the lane."""
+    table = tmp_path / "t"
+    with sparkonce.writer(table, name="tap", keys=["id"]) as writer:
+        writer.append({"id": 1})
+    done = completed([sys.executable, "-c", WRITE, str(table)], 60, env={**os.environ, **before.environment})
+    if IN_USE.startswith(BEFORE_KEYS):
+        assert "has schema 10 and this version reads up to 9; upgrade sparkonce" in done.stderr
+    else:
+        assert "no column id, which is one of the lane's keys" in done.stderr
+    assert len(sparkonce.files(table)) == 1

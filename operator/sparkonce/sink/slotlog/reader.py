@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -33,6 +33,7 @@ from sparkonce.sink.groups import COLLATIONS, HELPER, NULL, is_plain, named, quo
 from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile
 from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog.latest import last_of, order_columns, refuse_unordered
 from sparkonce.sink.slotlog.snapshot import Table, missing_of
 from sparkonce.sink.slotlog.visibility import Shown, path_of
 
@@ -51,23 +52,32 @@ Partitioning = tuple[tuple[str, str], ...]
 """The folders' name of each partition column, and the column; in the order of the folders. Empty where all columns are in the files."""
 
 
-def read(spark: SparkSession, path: str | Path, *, batches: str | None = None) -> DataFrame:
+def read(
+    spark: SparkSession, path: str | Path, *, batches: str | None = None, latest: Sequence[str] | None = None
+) -> DataFrame:
     """The current rows of the slot log at `path`: a local path (relative to the working directory) or a URL as in `spec.outputs`.
 
     Columns that a slot lacks are null in its rows.
 
     batches: only these of one lane, as `sparkonce lanes range` prints them: `tap-7@251-300`.
 
+    latest: the keys of the table's lanes: only the last row of each key, and none of keys whose last row has true in `_deleted`; that
+    column is left out. Of `batches`, the rows are what has changed: those of deleted keys are there, too, and the last column, `_deleted`,
+    tells them. The query fails if two lanes have written one key.
+
     Raises:
         NothingCommitted: no job has committed to the table yet.
         FilesMissing: a committed file is missing, or has another size.
         OutputCorrupt: a slot or a list of files does not parse.
         OutputUnavailable: the store did not answer.
-        InvalidInput: not a valid location, or slots whose columns cannot be merged; or `batches` that are not all there.
+        InvalidInput: not a valid location, or slots whose columns cannot be merged; or `batches` that are not all there; or `latest` is not
+            the keys of each lane, or the table has rows of jobs.
         OutputUnsupported: a scheme that is not supported.
     """
     objects, seen = _complete(path, batches)
     where = objects.where("").rstrip("/")
+    keys = () if latest is None else refuse_unordered(seen, latest, where=where)
+    seen = [(slot, found) for slot, found in seen if slot.data_schema or slot.lane is None]
     schemas = [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
     schema = merged(schemas, where=where) if len(schemas) == len(seen) else None
     types = {} if schema is None else {each["name"]: each for each in schema["fields"]}
@@ -75,7 +85,8 @@ def read(spark: SparkSession, path: str | Path, *, batches: str | None = None) -
     for _, found in seen:
         for file in found:
             scans.setdefault(partitioning(file, types), []).append(objects.where(file.path))
-    return _frame(spark, scans, schema, base=objects.where(layout.DATA))
+    frame = _frame(spark, scans, schema, base=objects.where(layout.DATA), ordered=latest is not None)
+    return frame if latest is None else last_of(frame, keys, deleted=batches is not None)
 
 
 def files(path: str | Path, *, batches: str | None = None) -> list[str]:
@@ -115,7 +126,9 @@ def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObject
     table = Table(str(path))
     objects, seen = table.objects, table.seen()
     where = objects.where("").rstrip("/").removeprefix("file://")
-    if not seen:
+    if all(
+        slot.lane is not None and not slot.data_schema for slot, _ in seen
+    ):  # a lane has no columns before its first row
         raise NothingCommitted(
             f"no job has committed anything to {where} yet; run one that declares it as an output, or check the path"
         )
@@ -155,8 +168,14 @@ def of_batches(seen: Shown, batches: str, *, where: str) -> Shown:
 
 
 def _frame(
-    spark: SparkSession, scans: dict[Partitioning, list[str]], schema: dict[str, Any] | None, *, base: str
+    spark: SparkSession,
+    scans: dict[Partitioning, list[str]],
+    schema: dict[str, Any] | None,
+    *,
+    base: str,
+    ordered: bool,
 ) -> DataFrame:
+    """ordered: with the columns of `order_columns`; unless there are no files."""
     from pyspark.sql.functions import col
     from pyspark.sql.types import StructField, StructType
 
@@ -176,7 +195,8 @@ def _frame(
         scan = reader.parquet(*paths)
         if known is not None:  # Spark puts partition columns last
             folder_of = {column: folder for folder, column in columns}
-            scan = scan.select(*[col(quoted(folder_of.get(name, name))).alias(name) for name in known.names])
+            order = order_columns(scan) if ordered else []
+            scan = scan.select(*[col(quoted(folder_of.get(name, name))).alias(name) for name in known.names], *order)
         union = scan if union is None else union.unionByName(scan, allowMissingColumns=True)
     if union is None:
         return spark.createDataFrame([], known or StructType([]))
