@@ -197,7 +197,7 @@ def test_three_taken_names_in_a_row_are_held(stage: Stage) -> None:
     stage.until("held", "Held", attempt=3)
     condition = stage.condition("held", "Held")
     assert (condition["status"], condition["reason"]) == ("True", "NameTaken")
-    assert "sparkonce keys resolve" in stage.until_event("held", "Held")
+    assert "kubectl sparkonce resolve" in stage.until_event("held", "Held")
     done = stage.cli("keys", "resolve", "held", "--retry", "--reason", "they are gone", "--yes")
     assert done.returncode == 0, done.stderr
     stage.until("held", "Succeeded", attempt=4)

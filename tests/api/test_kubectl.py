@@ -33,6 +33,8 @@ from harness.eventually import assert_eventually
 from harness.gateways import ROLE_BINDINGS, ROLES, Attempt, Attempts, GatewayProcess, a_gateway, finish, may
 from harness.kube_api import SERVICE_ACCOUNTS, Json
 from harness.patience import completed, output_of, until_ended
+from sparkonce.attempt.decide import held_remedy
+from sparkonce.attempt.request import for_kubectl
 from sparkonce.blocking import run
 from sparkonce.cli.app import main as command_line
 from sparkonce.cli.exits import ExitCode
@@ -221,9 +223,11 @@ def test_what_is_decided(desk: Desk, attempts: Attempts) -> None:
     asked = desk.say("cancel", "runs", "--reason", "no more")
     assert (asked.code, "it is asked to stop" in asked.out) == (0, True), asked.err
     hold(attempts.granted("held", outputs=[]))
-    unmeant = desk.say("resolve", "held", "--failed", "--reason", "r")
+    printed = for_kubectl(held_remedy("held", "--failed"), attempts.namespace)  # as the object's status has it
+    command = printed.replace("TEXT", "r").split()[2:]
+    unmeant = desk.say(*command)
     assert (unmeant.code, "add --yes" in unmeant.err) == (ExitCode.INVALID, True)
-    resolved = desk.say("resolve", "held", "--failed", "--reason", "r", "--yes")
+    resolved = desk.say(*command, "--yes")
     assert (resolved.code, resolved.out.splitlines()[0].startswith("failed: held")) == (0, True), resolved.err
     gone = desk.say("forget", "held", "--reason", "r", "--yes")
     assert (gone.code, "forgotten: held" in gone.out) == (0, True), gone.err

@@ -179,8 +179,8 @@ def hold(stage: Stage, key: str) -> str:
 def test_a_held_job_says_how_it_is_decided(stage: Stage) -> None:
     """Its status, its event and the command line name the command; the key has no owner, and duplicates get the same answer."""
     name = hold(stage, "says")
-    assert "sparkonce keys resolve says" in stage.condition(name, "Held")["message"]
-    assert "sparkonce keys resolve says" in stage.until_event(name, "Held")
+    assert f"kubectl sparkonce resolve -n {stage.namespace} says" in stage.condition(name, "Held")["message"]
+    assert f"kubectl sparkonce resolve -n {stage.namespace} says" in stage.until_event(name, "Held")
     stage.send("says-2", "says")
     stage.until("says-2", "Held", role="Follower")
     assert stage.record("says")["owner"] is None

@@ -157,7 +157,10 @@ def test_a_job_with_the_text_waits_for_another_one_of_its_key(stage: Stage) -> N
     stage.cluster.api.delete(SPARK_APPLICATIONS, name, stage.namespace)
     stage.until("one", "Held")
     message = assert_eventually(lambda: _has(stage.status("two")["message"], "held"), IN_TIME)
-    assert "sparkonce keys resolve other --succeeded | --failed | --retry" in message
+    assert (
+        f"kubectl sparkonce resolve -n {stage.namespace} other --reason TEXT --succeeded | --failed | --retry"
+        in message
+    )
     resolved = stage.cli("keys", "resolve", "other", "--failed", "--reason", "it was deleted", "--yes")
     assert resolved.returncode == 0, resolved.stderr
     stage.until("two", "Succeeded", generation=2, role="Leader")

@@ -176,7 +176,7 @@ def test_a_job_that_is_held(lives: Lives) -> None:
     stage.play("held", Script(vanishes=Moment.RUNNING), attempt="g1-a1")
     stage.send("held", "held")
     stage.until("held", "Held")
-    assert "sparkonce keys resolve held" in lives.of("held")[-1].kstatus_message
+    assert "--reason TEXT --succeeded | --failed | --retry" in lives.of("held")[-1].kstatus_message
     done = stage.cli("keys", "resolve", "held", "--succeeded", "--reason", "the rows are there", "--yes")
     assert done.returncode == 0, done.stderr
     stage.until("held", "Succeeded")

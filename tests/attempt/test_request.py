@@ -11,11 +11,11 @@ import pytest
 from harness.attempts import POLICY, RECORD, DrawnPolicy, DrawnRecord, row_literals
 from harness.exhaust import Case, every
 from sparkonce.attempt import request as module
-from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.request import Answer, Answered, answer
+from sparkonce.attempt.decide import Policy, held_remedy
+from sparkonce.attempt.request import Answer, Answered, answer, for_kubectl
 from sparkonce.model.record import Address, HeldReason, NoEffect, Outcome, Record, State
 from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnResultChanged
-from sparkonce.sink.protocol import Change, Evidence, Found, Probed
+from sparkonce.sink.protocol import LATE_INSTEAD, Change, Evidence, Found, Probed
 from sparkonce.store.protocol import Claim, View
 
 ADDRESS = Address(realm="local", key_hash="ab" * 32)
@@ -303,3 +303,23 @@ def test_an_unfinished_key_is_followed_rejected_or_taken_over() -> None:
             assert case.said.answer is (owned if case.owned else Answer.TAKE_OVER)
         else:
             assert case.said.answer not in (Answer.TAKE_OVER, Answer.FOLLOW, Answer.IN_PROGRESS)
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace", "told"),
+    [
+        (held_remedy("a/b@1"), "", "kubectl sparkonce resolve a/b@1 --reason TEXT --succeeded | --failed | --retry"),
+        (held_remedy("k", "--retry"), "etl", "kubectl sparkonce resolve -n etl k --reason TEXT --retry"),
+        ("wait, or `sparkonce cancel k`", "etl", "wait, or `kubectl sparkonce cancel -n etl k`"),
+        (
+            f"out: {LATE_INSTEAD}",
+            "etl",
+            f"out: {LATE_INSTEAD.partition('`sparkonce')[0]}`kubectl sparkonce rerun -n etl -f FILE --reason TEXT`",
+        ),
+        ("`kubectl sparkonce rerun -f FILE --reason TEXT`", "etl", "`kubectl sparkonce rerun -f FILE --reason TEXT`"),
+        ("`sparkonce keys purge` removes it", "etl", "`sparkonce keys purge` removes it"),
+    ],
+)
+def test_the_ledgers_commands_are_told_as_the_plugins(text: str, namespace: str, told: str) -> None:
+    """Those that the plugin has, in the key's namespace, with what they require there; others as they are."""
+    assert for_kubectl(text, namespace) == told

@@ -246,7 +246,7 @@ def test_a_held_key(desk: Desk) -> None:
     said = desk.here("run", "job.yaml")
     assert said.code == ExitCode.HELD
     assert said.first == "held: write/numbers@1: Partial: half of it is there"
-    assert "sparkonce keys resolve write/numbers@1 --succeeded | --failed | --retry" in said.out
+    assert "sparkonce keys resolve write/numbers@1 --reason TEXT --succeeded | --failed | --retry" in said.out
     assert desk.here("run", "job.yaml", "--json").told["phase"] == "Held"
 
 

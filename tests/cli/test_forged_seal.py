@@ -56,5 +56,5 @@ def test_a_cancel_of_a_forged_seal_names_the_remedy(desk: Desk) -> None:
     assert desk.here("run", job).code == ExitCode.HELD
     cancelled = desk.here("cancel", "write/numbers@1", "--reason", "forged")
     assert cancelled.code == ExitCode.HELD
-    assert "sparkonce keys resolve write/numbers@1 --failed" in cancelled.out
+    assert "sparkonce keys resolve write/numbers@1 --reason TEXT --failed" in cancelled.out
     assert desk.commits() == []

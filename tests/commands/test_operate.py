@@ -128,7 +128,7 @@ def test_cancelling_an_ended_or_a_held_key_changes_nothing(tmp_path: Path) -> No
     (tmp_path / "held").mkdir()
     held = partial(tmp_path / "held")
     ending = held.cancel()
-    assert (ending.answer, ending.unblock) == (Answer.HELD, "sparkonce keys resolve load-may --failed")
+    assert (ending.answer, ending.unblock) == (Answer.HELD, "sparkonce keys resolve load-may --reason TEXT --failed")
 
 
 # --- rerun
@@ -283,7 +283,7 @@ def test_explain_names_row_and_remedy_of_a_held_key(tmp_path: Path) -> None:
     said = partial(tmp_path).explain()
     assert (said.row, said.waits_for) == ("held", "a person")
     assert said.evidence.startswith("Partial: some outputs are committed")
-    assert said.unblock == "sparkonce keys resolve load-may --succeeded | --failed | --retry"
+    assert said.unblock == "sparkonce keys resolve load-may --reason TEXT --succeeded | --failed | --retry"
 
 
 def test_explain_writes_nothing(tmp_path: Path) -> None:

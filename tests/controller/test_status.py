@@ -186,7 +186,10 @@ def test_held() -> None:
     status = said(view(held(HeldReason.UNKNOWN)))
     reason = condition(status, "Held")
     assert (status["phase"], reason["status"], reason["reason"]) == ("Held", "True", "Unknown")
-    assert "nobody can tell" in reason["message"] and "sparkonce keys resolve load/may@1" in status["message"]
+    assert (
+        "nobody can tell" in reason["message"]
+        and "kubectl sparkonce resolve -n etl load/may@1 --reason TEXT" in status["message"]
+    )
 
 
 def test_a_follower_follows_and_then_has_the_result_replayed() -> None:

@@ -275,8 +275,13 @@ def ended(record: Record) -> Decision:
         Done(),
         "held",
         f"{record.held}: {record.note}",
-        f"sparkonce keys resolve {record.key} --succeeded | --failed | --retry",
+        held_remedy(record.key),
     )
+
+
+def held_remedy(key: str, how: str = "--succeeded | --failed | --retry") -> str:
+    """The command that ends a hold. how: its options to choose from."""
+    return f"sparkonce keys resolve {key} --reason TEXT {how}"
 
 
 def _settle(record: Record, why: Why, row: str, note: str) -> Decision:

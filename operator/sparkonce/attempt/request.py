@@ -7,15 +7,19 @@ end allows a new generation lead to a write, and each such write is conditional 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sparkonce.attempt.decide import Policy
+from sparkonce.attempt.decide import Policy, held_remedy
 from sparkonce.model.record import Outcome, Record, State
 from sparkonce.model.spec import OnDuplicate, OnFinalized, OnMismatch, OnResultChanged
 from sparkonce.sink.protocol import Evidence, Found
 from sparkonce.store.protocol import View
+
+_COMMAND = re.compile(r"(?<!kubectl )\bsparkonce (?:keys )?(list|show|history|explain|rerun|cancel|resolve|forget)\b")
+"""Of the ledger's commands, those that the plugin has."""
 
 
 class Answer(StrEnum):
@@ -92,9 +96,12 @@ def unknown(view: View) -> Answered:
     return Answered(Answer.NEW, "unknown key", known)
 
 
-def held_remedy(key: str) -> str:
-    """The command that ends a hold."""
-    return f"sparkonce keys resolve {key} --succeeded | --failed | --retry"
+def for_kubectl(text: str, namespace: str = "") -> str:
+    """A sentence with the ledger's commands as the plugin has them, for people who cannot reach the ledger. namespace: of the key, if the
+    sentence is not printed by the plugin itself, which knows it."""
+    scope = f" -n {namespace}" if namespace else ""
+    told = _COMMAND.sub(lambda found: f"kubectl sparkonce {found[1]}{scope}", text)
+    return told.replace(" -f FILE`", " -f FILE --reason TEXT`")  # required there, beside a file
 
 
 def _held(record: Record, key: str) -> Answered:

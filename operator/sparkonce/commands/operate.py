@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparkonce import settings
-from sparkonce.attempt.decide import Finalize, Observation, Policy
+from sparkonce.attempt.decide import Finalize, Observation, Policy, held_remedy
 from sparkonce.attempt.drive import DrivenJob, Ended, next_of
 from sparkonce.attempt.probe import probe
 from sparkonce.attempt.request import Answer, answer
@@ -79,7 +79,7 @@ async def cancel(runner: LocalRunner, record: Record, *, by: str, reason: str) -
 
     Raises: InvalidInput: the generation is over. StoreUnavailable: the request may be written; the owner then carries it out."""
     if record.state is State.HELD:
-        return _said(record, "it is held, not running", f"sparkonce keys resolve {record.key} --failed")
+        return _said(record, "it is held, not running", held_remedy(record.key, "--failed"))
     stop = StopWanted(why=Why.CANCELLED, by=by, reason=reason)
     while True:
         view = await runner.patiently(lambda: runner.store.load(record.address))
@@ -92,7 +92,7 @@ async def cancel(runner: LocalRunner, record: Record, *, by: str, reason: str) -
             result = await runner.store.result(now.address, now.generation)
             return Ending(Answer.REPLAY, now, result, replayed=False, reason=_why(now, result))
         if now.state is State.HELD:
-            return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
+            return _said(now, now.note, held_remedy(now.key))
         if now.stop_wanted is None:
             await runner.patiently(lambda: runner.store.request_stop(now, stop))  # noqa: B023 - awaited in this very turn
         elif view.claim is None and not runner.remote:
@@ -141,7 +141,7 @@ def _not_reopened(view: View, record: Record) -> Ending:
     if now is None:
         raise InvalidInput(f"{record.key} was forgotten meanwhile; send the job again to run it anew")
     if now.state is State.HELD:
-        return _said(now, now.note, f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry")
+        return _said(now, now.note, held_remedy(now.key))
     if now.state is State.FINALIZED:
         raise InvalidInput(
             f"{now.key} changed while it was to be rerun; look again with `sparkonce keys show {now.key}`"
@@ -197,7 +197,7 @@ async def _resolve(runner: LocalRunner, record: Record, claim: Claim, how: How, 
         if how != "retry":
             raise InvalidInput(
                 f"{record.key} cannot be resolved as {how} from here: {beyond}; do it where its outputs are, or let an operator read them: "
-                f"sparkonce keys resolve {record.key} --retry"
+                f"{held_remedy(record.key, '--retry')}"
             )
         if record.held is not HeldReason.PARTIAL:
             return await _freed(runner, record, claim, word, "an operator reads its outputs once more")

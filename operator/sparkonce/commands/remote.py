@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from sparkonce.attempt.decide import LINGERING, Observation
+from sparkonce.attempt.decide import LINGERING, Observation, held_remedy
 from sparkonce.controller.objects import ObjectRef
 from sparkonce.errors import InvalidInput, LaunchUnavailable
 from sparkonce.launch.protocol import ApplicationState, Phase, Stopped
@@ -82,7 +82,7 @@ async def rerun(runner: LocalRunner, record: Record, *, by: str, reason: str) ->
         raise InvalidInput(f"{record.key} was forgotten meanwhile; apply its object again to run it anew")
     unblock = f"sparkonce keys show {now.key}"
     if now.state is State.HELD:
-        unblock = f"sparkonce keys resolve {now.key} --succeeded | --failed | --retry"
+        unblock = held_remedy(now.key)
     elif now.state is State.IN_PROGRESS:
         unblock = f"wait until it ends, or sparkonce cancel {now.key}"
     raise InvalidInput(
@@ -136,7 +136,7 @@ async def request_cancellation(store: IdempotencyStore, record: Record, *, by: s
     now = record
     while now.stop_wanted is None and now.state is not State.FINALIZED:
         if now.state is State.HELD:
-            raise InvalidInput(f"{now.key} is held, not running; `sparkonce keys resolve {now.key} --failed`")
+            raise InvalidInput(f"{now.key} is held, not running; `{held_remedy(now.key, '--failed')}`")
         match await store.request_stop(now, stop):
             case NotFound():
                 raise InvalidInput(f"generation {record.generation} of {record.key} is over; look at the key again")

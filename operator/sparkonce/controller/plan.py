@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sparkonce.attempt import rerun
-from sparkonce.attempt.decide import Policy
-from sparkonce.attempt.request import Answer, Answered, answer, held_remedy
+from sparkonce.attempt.decide import Policy, held_remedy
+from sparkonce.attempt.request import Answer, Answered, answer, for_kubectl
 from sparkonce.controller.objects import ObjectView, uids
 from sparkonce.model.record import Opener, Record, State, Why
 from sparkonce.model.spec import OnDelete, OnDuplicate
@@ -281,7 +281,8 @@ def _reruns(record: Record, obj: ObjectView, placed: Placed, ask: LatestRequest)
         ends = f"generation {record.generation} is for another job and ends first"
         if record.state is State.HELD:
             ends = (
-                f"generation {record.generation} is for another job and held ({record.held}); {held_remedy(record.key)}"
+                f"generation {record.generation} is for another job and held ({record.held}); "
+                f"{for_kubectl(held_remedy(record.key), obj.ref.namespace)}"
             )
         return replace(
             placed, relation=Relation.WAITS, why=f"{ends}; this job then runs, as its annotation asks", rerun=obj.rerun
@@ -311,7 +312,8 @@ def _standing(
         case Answer.REOPEN:
             return Relation.OPENS, ""
         case Answer.HELD if not same:
-            return Relation.WAITS, f"generation {record.generation} is held ({said.evidence}); {said.unblock}"
+            remedy = for_kubectl(said.unblock, obj.ref.namespace)
+            return Relation.WAITS, f"generation {record.generation} is held ({said.evidence}); {remedy}"
         case Answer.REPLAY | Answer.RESULT_GONE:
             return _role(record, obj), ""
     return _unfinished(record, obj, ask, leader)

@@ -47,7 +47,7 @@ from typing import Any, NamedTuple
 
 from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import LINGERING, Policy, stop_request_text
-from sparkonce.attempt.request import Answer, Answered
+from sparkonce.attempt.request import Answer, Answered, for_kubectl
 from sparkonce.controller.objects import Json, ObjectView
 from sparkonce.controller.plan import (
     DUPLICATE_REJECTED,
@@ -594,7 +594,7 @@ class _StatusDraft:
     def held(self, record: Record, placed: Placed) -> Json:
         self.served(record, placed)
         assert placed.said is not None  # set with a record
-        said = f"{record.note or record.held}; {placed.said.unblock}"
+        said = self.in_kubectl(f"{record.note or record.held}; {placed.said.unblock}")
         self.facts[HELD] = fact(str(record.held), said)
         return self.done("Held", said)
 
@@ -609,7 +609,7 @@ class _StatusDraft:
             self.carried("result")
         if record.outcome is not Outcome.SUCCEEDED:
             failure = result.failure if result is not None else None
-            said = f"{record.note or record.outcome}; to run it again: {self.again}"
+            said = f"{self.in_kubectl(record.note) or record.outcome}; to run it again: {self.again}"
             why = failure.class_ if failure and record.outcome is Outcome.FAILED else str(record.outcome)
             self.ends(FAILED, fact(why, said), known=result is not None)
             return self.done(str(record.outcome), said)
@@ -660,9 +660,15 @@ class _StatusDraft:
         reason = Evidence.CHANGED if Evidence.CHANGED in verdicts else Evidence.SUPERSEDED
         return {RESULT_CHANGED: fact(reason.capitalize(), said)}
 
+    def in_kubectl(self, text: str) -> str:
+        """A sentence of the ledger, or of a driver, for who reads the object."""
+        return for_kubectl(text, self.obj.ref.namespace)
+
     def until(self, said: Answered) -> str:
         """What a person can do, as the end of a sentence: a command, or several steps."""
-        return f"`{self.again}`" if said.unblock.startswith("sparkonce ") else f"a person acts ({said.unblock})"
+        if said.unblock.startswith("sparkonce "):
+            return f"`{self.again}`"
+        return f"a person acts ({self.in_kubectl(said.unblock)})"
 
 
 def _result(result: Result) -> Json:

@@ -306,11 +306,14 @@ def explain(context: typer.Context, key: options.KeyText, as_json: options.Json 
 
     Example: kubectl sparkonce explain load-flights/flights/2013-01@1
     """
-    from sparkonce.cli.view.keys import for_kubectl, print_explained
+    from sparkonce.attempt.request import for_kubectl
+    from sparkonce.cli.view.keys import print_explained
 
     with _gateway(context) as gateway:
         told = gateway.get(key, "/explain")
-        _say(told, lambda told: print_explained({**told, "unblock": for_kubectl(told["unblock"])}), as_json=as_json)
+        _say(
+            told, lambda told: print_explained({**told, "unblock": for_kubectl(told["unblock"] or "")}), as_json=as_json
+        )
     return ExitCode.SUCCEEDED
 
 
@@ -414,7 +417,7 @@ def resolve(
 
     Example: kubectl sparkonce resolve 3f9a --retry --reason "the disk was replaced"
     """
-    from sparkonce.cli.view.keys import for_kubectl
+    from sparkonce.attempt.request import for_kubectl
 
     how = chosen(succeeded=succeeded, failed=failed, retry=retry)
     with _gateway(context) as gateway:

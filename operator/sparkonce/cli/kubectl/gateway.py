@@ -35,6 +35,7 @@ from types import FrameType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from sparkonce.attempt.request import for_kubectl
 from sparkonce.cli.kubectl.release import (
     Credentials,
     GatewayTokens,
@@ -45,7 +46,7 @@ from sparkonce.cli.kubectl.release import (
     own_certificate,
 )
 from sparkonce.cli.view import words
-from sparkonce.cli.view.keys import Described, failure_lines, for_kubectl
+from sparkonce.cli.view.keys import Described, failure_lines
 from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import InvalidInput, SparkonceError
 from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER, driver_pod_name

@@ -10,7 +10,6 @@ Times are ISO 8601 text as the gateway sends them, or Unix seconds where the led
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +20,6 @@ from sparkonce.cli.view.words import print_table
 from sparkonce.sink.protocol import Evidence
 
 Described = Mapping[str, Any]
-_COMMAND = re.compile(
-    r"(?<!kubectl )\bsparkonce (?:keys )?(?=(?:list|show|history|explain|rerun|cancel|resolve|forget)\b)"
-)
 _ASKED = {"Reserved": "opened", "Reopened": "opened again", "StopWanted": "asked to stop"}
 """Requests in a key's history, as `explain` calls them."""
 _ENDED = frozenset({"Succeeded", "Failed", "Cancelled"})
@@ -144,11 +140,6 @@ def print_explained(described: Described) -> None:
 def _request(event: Described) -> str:
     said = f"by {event['by']}" if event.get("by") else "by an unknown caller"
     return f"{said}: {words.sentence(event['why'])}" if event.get("why") else said
-
-
-def for_kubectl(text: str | None) -> str:
-    """The ledger's commands as the plugin has them."""
-    return _COMMAND.sub("kubectl sparkonce ", text or "")
 
 
 def _facts(described: Described, source: Source, now: float) -> Iterator[tuple[str, str]]:
