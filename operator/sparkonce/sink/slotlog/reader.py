@@ -126,9 +126,8 @@ def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObject
     table = Table(str(path))
     objects, seen = table.objects, table.seen()
     where = objects.where("").rstrip("/").removeprefix("file://")
-    if all(
-        slot.lane is not None and not slot.data_schema for slot, _ in seen
-    ):  # a lane has no columns before its first row
+    # A lane has no columns before its first row.
+    if all(slot.lane is not None and not slot.data_schema for slot, _ in seen):
         raise NothingCommitted(
             f"no job has committed anything to {where} yet; run one that declares it as an output, or check the path"
         )
