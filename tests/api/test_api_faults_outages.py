@@ -41,6 +41,7 @@ def passed(seconds: float) -> None:
     assert_eventually(lambda: time.monotonic() >= end, seconds + 5)
 
 
+@pytest.mark.soak  # the server's death, its silence and single errors are in TIER=all
 @pytest.mark.slow
 def test_nothing_but_500_for_two_minutes(
     fleet: Fleet, kubeflow: FakeKubeflow, api_proxy: ApiProxy, tmp_path: Path, *, say: Say

@@ -124,7 +124,8 @@ def test_a_frozen_operator_wakes_up_and_does_no_harm(
     all_is_well(fleet, kubeflow, jobs, table)
 
 
-@pytest.mark.parametrize("store", ["postgres", pytest.param("etcd", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.soak  # tests/cluster has one with the chart, on etcd
+@pytest.mark.parametrize("store", ["postgres", "etcd"], indirect=True)
 def test_a_rolling_restart_loses_no_attempt_and_starts_none_twice(
     fleet: Fleet, kubeflow: FakeKubeflow, table: Path, say: Say
 ) -> None:

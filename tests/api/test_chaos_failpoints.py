@@ -31,6 +31,8 @@ Say = Callable[[str], None]
 AT_ONCE = 3
 WAVE = 12
 """New jobs are applied while fewer than this are under way, so that each armed process gets some of them."""
+WAITS = 6
+"""Waves without a death, after which another process is killed: an armed one that is to take keys over needs somebody who dies."""
 PLACES = {
     "an attempt": [
         "replica.reserve.before",
@@ -139,7 +141,7 @@ def test_whoever_dies_is_replaced_by_one_that_goes_on(
     left = plan(where, random.Random(seed))
     say(f"deaths of seed {seed}: {left}")
     armed: list[Armed] = []
-    waves = deaths = 0
+    waves = deaths = latest = 0
     while left or armed:
         while left and len(armed) < AT_ONCE:
             armed.append(arm(fleet, *left.pop()))
@@ -157,7 +159,13 @@ def test_whoever_dies_is_replaced_by_one_that_goes_on(
         for each in [each for each in armed if each.dead]:
             each.came_there("kill")
             armed.remove(each)
-            deaths += 1
+            deaths, latest = deaths + 1, waves
+        if waves - latest > WAITS:  # they wait for the keys of somebody who dies
+            for other in [
+                each for each in fleet.members if running(each) and all(each is not it.process for it in armed)
+            ][:1]:
+                other.kill()
+            latest = waves
         assert waves < 60, f"nobody gets to {[(each.place, each.skips) for each in armed]}\n{fleet.tails()}"
     took = fleet.until_ended(timeout=60)
     say(f"{deaths} deaths, {len(fleet.applied)} jobs; the last ended {took:.1f} s after the last death")

@@ -83,6 +83,7 @@ def test_lanes_are_measured(tmp_path: Path) -> None:
 
 
 @needs_spark  # Java, for the broker
+@pytest.mark.soak  # as on a table, above
 def test_lanes_on_kafka_are_measured(tmp_path: Path) -> None:
     """Rows and commits, with the rows counted in the end."""
     kafka_jars()
@@ -181,6 +182,7 @@ def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
 
 
 @needs_spark
+@pytest.mark.soak  # minutes of Spark; the statements of the same tables are in TIER=all
 @pytest.mark.spark
 def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
     """Each library counts the requested rows in what either side wrote; each format is compared with plain files and with its library's own

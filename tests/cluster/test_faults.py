@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 MORE = {
+    "executor deleted",
+    "operator killed",
     "driver deleted before its commit",
     "driver deleted at its commit",
     "driver deleted after its commit",

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from harness import effort
 from harness.eventually import assert_eventually
 from harness.kube_api import ApiError
 from harness.node.cluster import RealCluster
@@ -95,7 +94,10 @@ class Case:
 
 
 @pytest.mark.timeout(600)  # ten drivers on two cores
-@pytest.mark.parametrize("first", effort.sampled(range(0, len(MISTAKES), AT_ONCE)))
+@pytest.mark.parametrize(
+    "first",
+    [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(AT_ONCE, len(MISTAKES), AT_ONCE))],
+)
 @pytest.mark.usefixtures("registry")
 def test_each_mistake_is_named_and_its_correction_runs(
     cluster: RealCluster, release: Release, first: int, say: Callable[[str], None]

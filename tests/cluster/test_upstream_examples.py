@@ -131,11 +131,15 @@ def test_the_examples_run_once_although_they_are_sent_twice(
     release.until_ready()
     with contextlib.ExitStack() as stack:
         for first in range(0, len(RUN), AT_ONCE):
+            examples = [prepared(folder / file, tmp_path) for file in RUN[first : first + AT_ONCE]]
+            jobs = [
+                job_of(each) for each in examples
+            ]  # before the first is sent: what ends meanwhile has no pod to be seen any more
             sent = []
-            for file in RUN[first : first + AT_ONCE]:
+            for example, job in zip(examples, jobs, strict=True):
                 scene = scene_of(cluster)
                 stack.callback(remove, scene)
-                sent.append(send(scene, prepared(folder / file, tmp_path)))
+                sent.append(send(scene, example, job))
             assert_eventually(lambda these=tuple(sent): all([each.ended() for each in these]), LONG, interval=0.2)  # type: ignore[misc] # noqa: C419 - a default in a lambda has no type; each is looked at
             for each in sent:
                 assert len(each.drivers) == 1, each
@@ -144,11 +148,16 @@ def test_the_examples_run_once_although_they_are_sent_twice(
                 say(f"{each.file}: {' and '.join(roles)}, one driver")
 
 
-def send(scene: Scene, example: Path) -> Sent:
-    """Applies the converted example, and its key again under another name."""
-    or_skip(upstream.make_programs, scene.shared / upstream.PROGRAMS)
+def job_of(example: Path) -> Json:
+    """The example as `sparkonce convert` writes it."""
     _, out, _ = converted(example)
     [job] = yaml.safe_load_all(out)
+    return dict(job)
+
+
+def send(scene: Scene, example: Path, job: Json) -> Sent:
+    """Applies the converted example, and its key again under another name."""
+    or_skip(upstream.make_programs, scene.shared / upstream.PROGRAMS)
     made = upstream.here(job, scene.namespace, scene.shared)
     for body in (CONFIG_MAP, *theirs(example)):
         scene.cluster.api.apply({**body, "metadata": {**body["metadata"], "namespace": scene.namespace}})

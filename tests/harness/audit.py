@@ -83,6 +83,8 @@ class Audit:
             return
         record = entry.value
         yield from _differ("state", record["state"], "Finalized")
+        if record.get("held"):
+            yield f"held: {record['held']}: {record.get('note')}"
         yield from _differ("outcome", record.get("outcome"), expected.outcome)
         yield from _differ("attempts", record["attempt"], expected.attempts)
         yield from _differ("generation", record["generation"], 1)

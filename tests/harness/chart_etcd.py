@@ -110,9 +110,10 @@ def container(objects: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def translated(text: str, words: Mapping[str, str]) -> str:
-    for old, new in words.items():
-        text = text.replace(old, new)
-    return text
+    """In one pass: what stands for one word may begin with another one, as the port 23791 does."""
+    return re.sub(
+        "|".join(re.escape(each) for each in sorted(words, key=len, reverse=True)), lambda found: words[found[0]], text
+    )
 
 
 @contextmanager

@@ -31,12 +31,12 @@ SIZES: dict[str, tuple[int, int, int]] = {
     # campaign: gate, all, soak
     "kill schedules": (4, 32, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
     "kills per failpoint": (0, 1, 3),  # at least so many really happen at each
-    "machine schedules": (120, 360, 6000),  # of the state machine, over all its configurations
+    "machine schedules": (120, 240, 6000),  # of the state machine, over all its configurations
     "hypothesis examples": (50, 50, 200),  # per property without its own number
     "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
     "differential examples on servers": (4, 2, 15),  # the same on PostgreSQL and etcd
     "stream schedules": (200, 200, 2000),  # of the model of a stream
-    "lane schedules": (60, 400, 10000),  # of writers of a lane, on a log in memory, and as many on a table
+    "lane schedules": (60, 200, 10000),  # of writers of a lane, on a log in memory, and as many on a table
     "table schedules": (8, 40, 2000),  # of keys that write one Delta or Iceberg table in all modes and in a series
     "launcher storms": (80, 80, 960),  # owners, an operator, a queue and random deletions
     "failing submissions": (20, 20, 200),  # opaque jobs of which 60 % of all submissions fail
@@ -63,7 +63,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "documents for kubectl": (100, 400, 20000),  # job files that kubectl and our reader read
     "acts of a random tenant": (20, 100, 2000),  # requests to gateway and API server, beside another team's jobs
     "matrix parts": (1, 2, 17),  # of each kind, so that several processes share the cases
-    "matrix cases": (6, 12, 100),  # of each part: tables of odd values in every type
+    "matrix cases": (6, 9, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (8, 3, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 12, 40),  # of several processes that reserve or take over one key
 }

@@ -101,12 +101,9 @@ def test_a_script_killed_at_one_step_after_another(made: Callable[[], Captured])
     dies_and_ends(
         made(),
         ("sink.iceberg.branch.before", 0, False),
-        ("driver.native.after", 2, False),
         ("sink.iceberg.columns.before", 0, False),
         ("sink.iceberg.columns.after", 0, False),
-        ("sink.iceberg.commit.before", 0, False),
-        ("sink.iceberg.commit.after", 0, True),
-        ("sink.iceberg.commit.after", 0, True),  # of the second table, since the first one has its rows
+        ("sink.iceberg.commit.after", 0, True),  # the other points: test_native_iceberg
     )
 
 
@@ -146,6 +143,7 @@ def test_another_writer_commits_while_the_script_runs(made: Callable[[], Capture
     scene.right(FOREIGN)
 
 
+@pytest.mark.soak  # a script that writes Delta tables does it in TIER=all
 def test_three_senders_of_one_script(made: Callable[[], Captured]) -> None:
     """Three identical commands at once: each write is there once, and three answers agree."""
     scene = made()

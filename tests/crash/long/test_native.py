@@ -113,6 +113,7 @@ def test_a_write_in_mode_merge_is_once(made: Callable[[str], Statements]) -> Non
     assert DeltaTable(str(scene.table)).version() == version
 
 
+@pytest.mark.soak  # a captured script, which runs in such blocks, is frozen there in TIER=all
 @pytest.mark.spark
 def test_a_merge_whose_driver_dies_while_it_runs(made: Callable[[str], Statements]) -> None:
     """The driver's Python dies inside the statement, whose JVM is ended with it or later: the next attempt's MERGE is the only one."""

@@ -107,6 +107,7 @@ def dies_and_ends(scene: Blocks, *places: tuple[str, int, bool]) -> None:
     assert len(scene.table().metadata.snapshots) == snapshots
 
 
+@pytest.mark.soak  # a captured script, which runs in such blocks, is frozen there in TIER=all
 def test_a_driver_that_dies_while_its_statement_runs(made: Callable[[str], Blocks]) -> None:
     """Its Python dies inside the MERGE, whose JVM ends with it or later: the next attempt's block is the only one that is visible."""
     scene = made("many")

@@ -36,7 +36,10 @@ def shown(kind: str, scene: Scene) -> list[dict[str, Any]]:
     return sorted(rows.to_pylist(), key=lambda row: int(row["n"]))
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=pytest.mark.soak) if each == "delta" else each for each in OUTPUTS],  # as Iceberg's
+)
 def test_a_spark_driver_that_is_killed_at_steps_writes_every_row_once(
     kind: str, tmpfs_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

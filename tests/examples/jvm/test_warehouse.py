@@ -134,6 +134,7 @@ def money(value: Any) -> Any:
     return value.quantize(value.__class__("0.01"), rounding="ROUND_HALF_UP")
 
 
+@pytest.mark.soak  # four minutes of eighteen requests; the unmodified script below is of the same page
 def test_on_delta(project: Sender) -> None:
     """Six jobs, eighteen requests: every table is what the deliveries say, read by delta-rs."""
 

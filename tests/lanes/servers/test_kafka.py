@@ -367,12 +367,15 @@ def test_a_stuck_topic_holds_no_more_than_the_buffer(brokers: Cluster, url: str)
         each.proxy.heal()
 
 
-@pytest.mark.further
+@pytest.mark.soak  # each point and each broker by itself is in TIER=all
 def test_kills_and_freezes_at_random(brokers: Cluster, topic: str, url: str) -> None:
     """A minute of processes that are started beside each other, killed and frozen at random moments: rows in are rows out."""
     print(f"SEED={effort.base()}")
     acknowledged = troubled(url, random.Random(effort.seed("lane kills")))
     written = numbers(brokers, topic)
-    assert written == list(range(1, len(written) + 1))
-    assert set(acknowledged) <= set(written)
-    assert written, "nothing was written"
+    print(f"{len(written)} rows")  # none, if a busy machine lets no process come so far
+    code, _, said = ended(start(url, count=len(written) + COUNT), PATIENCE)
+    assert code == 0, said
+    everything = numbers(brokers, topic)
+    assert everything == list(range(1, len(written) + COUNT + 1))
+    assert set(acknowledged) <= set(everything)
