@@ -157,7 +157,7 @@ def test_rows_without_an_order_are_refused(spark: SparkSession, tmp_path: Path) 
         ("keyed", "id", r"latest is 'id', and must be a list of columns"),
     ):
         with pytest.raises(InvalidInput, match=why):
-            sparkonce.read(spark, str(tmp_path / table), latest=latest)  # type: ignore[arg-type]
+            sparkonce.read(spark, str(tmp_path / table), latest=latest)
     with sparkonce.job("load", outputs={"out": str(tmp_path / "keyed")}, store=f"sqlite:///{tmp_path}/l.db") as job:
         job.write(spark.range(1).selectExpr("id", "id AS sku"), "out")
     with pytest.raises(InvalidInput, match=r"also has rows of jobs .* and only a lane's rows have a last one"):
