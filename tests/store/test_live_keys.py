@@ -18,11 +18,11 @@ class Realm:
         self.counts += 1
         return self.live
 
-    def reserve(self, times: int = 1, *, limit: int = 100_000, at_most: int = 10**9) -> bool:
+    def reserve(self, times: int = 1, *, limit: int = 100_000) -> bool:
         """Whether the last of so many new keys was refused."""
         full = False
         for _ in range(times):
-            full = self.keys.full("realm", limit, self.count, at_most=at_most)
+            full = self.keys.full("realm", limit, self.count)
             self.live += not full
         return full
 
@@ -51,9 +51,3 @@ def test_a_count_does_not_serve_up_to_the_limit() -> None:
     """Keys of this process are added to it, so that it is taken anew before four fifths of the limit are passed."""
     realm = Realm(live=79_990)
     assert (realm.reserve(30), realm.counts) == (False, 21)
-
-
-def test_with_few_records_nothing_is_counted() -> None:
-    """There cannot be more live keys than records."""
-    realm = Realm(live=10)
-    assert (realm.reserve(5, at_most=49_999), realm.counts, realm.keys.ratio) == (False, 0, None)

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from sparkonce.errors import RecordUnreadable
@@ -36,7 +37,7 @@ from sparkonce.model.record import (
 )
 from sparkonce.store import rules
 from sparkonce.store.codec import decode, encode, listed, name, position_of, record_of
-from sparkonce.store.live_keys import LiveKeys
+from sparkonce.store.live_keys import COUNTED_FROM, LiveKeys
 from sparkonce.store.protocol import (
     Attached,
     Changed,
@@ -395,13 +396,17 @@ class KeyRow:
         return int(self._reader.value("reported in realm", {"in_realm": self._address.realm}) or 0)
 
     def full(self, limit: int) -> float | None:
+        if (self.row["at_most"] or 0) < COUNTED_FROM * limit:  # ids count up: there were never that many records
+            return None
+        return self._full(limit)
+
+    def _full(self, limit: int) -> float | None:
         asked = {"in_realm": self._address.realm, "at": self.now}
 
         def count() -> int:
             return int(self._reader.value("count realm", asked) - self._reader.value("count expired of realm", asked))
 
-        ids = self.row["at_most"] or 0  # they count up: there were never more records
-        if not self._store.live_keys.full(self._address.realm, limit, count, at_most=ids):
+        if not self._store.live_keys.full(self._address.realm, limit, count):
             return None
         expires = self._reader.value("next expiry", asked)
         return RETRY_AFTER if expires is None else float(expires - self.now)
@@ -413,7 +418,10 @@ class SqlLedger(Ledger):
     def __init__(self, *, max_live_keys: int, max_report_bytes: int, tombstones: int, poll: float) -> None:
         super().__init__(max_live_keys=max_live_keys, max_report_bytes=max_report_bytes, poll=poll)
         self._tombstones = tombstones
-        self.live_keys = LiveKeys()
+
+    @cached_property
+    def live_keys(self) -> LiveKeys:
+        return LiveKeys()
 
     def used(self) -> dict[str, float]:
         """`live_keys_ratio`, of the fullest realm, as far as its keys were counted. Reads nothing."""

@@ -12,7 +12,7 @@ so that the limit is exact as long as other processes do not add as many in the 
 KEPT = 10.0
 """Seconds for which a count serves. New keys of this process are added to it."""
 COUNTED_FROM = 0.5
-"""Part of the limit: with fewer records nothing is counted."""
+"""Part of the limit: with fewer records nothing need be counted."""
 
 
 @dataclass
@@ -28,11 +28,8 @@ class LiveKeys:
         self._monotonic = monotonic
         self._counts: dict[str, _RealmCount] = {}
 
-    def full(self, realm: str, limit: int, count: Callable[[], int], *, at_most: int) -> bool:
-        """Whether the realm has no room for a new key, which is taken to be added if it has. count: reads how many live keys there are.
-        at_most: records, live or not."""
-        if at_most < COUNTED_FROM * limit:
-            return False
+    def full(self, realm: str, limit: int, count: Callable[[], int]) -> bool:
+        """Whether the realm has no room for a new key, which is taken to be added if it has. count: reads how many live keys there are."""
         known, near = self._counts.get(realm), limit - max(NEAR, NEAR_SHARE * limit)
         if known is None or known.live >= near or self._monotonic() - known.at > KEPT:
             known = self._counts[realm] = _RealmCount(count(), limit, self._monotonic())
