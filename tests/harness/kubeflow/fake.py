@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -123,6 +124,19 @@ class FakeKubeflow:
     def submitting(self, application: str) -> bool:
         """Whether spark-submit is running for it now."""
         return application in self._operator.submitting
+
+    @contextmanager
+    def without_submissions(self) -> Iterator[None]:
+        """No spark-submit runs inside. One whose request for a driver pod has no answer leaves an application that failed beside a pod that
+        may run, and what became of an opaque job is then unknown, rightly."""
+        self._loop.call_soon_threadsafe(self._operator.may_submit.clear)
+        assert_eventually(
+            lambda: not self._operator.may_submit.is_set() and not self._operator.submitting, START_TIMEOUT
+        )
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._operator.may_submit.set)
 
     def operator_is_dead(self) -> bool:
         """Whether the Spark operator is dead, by `kill_operator` or by a script."""

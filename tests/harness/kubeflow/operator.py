@@ -59,6 +59,9 @@ class SparkOperator:
         self.dead = asyncio.Event()
         self.submitting: set[str] = set()
         """Applications for which spark-submit is running."""
+        self.may_submit = asyncio.Event()
+        """While it is not set no spark-submit is started."""
+        self.may_submit.set()
 
     def start(self) -> None:
         """Starts with everything that exists already: that is what makes a restart dangerous."""
@@ -193,6 +196,7 @@ class SparkOperator:
             if application is None or not self._may_submit(application, script, state):
                 return
             submission = str(uuid.uuid4())
+            await self.may_submit.wait()
             self.submitting.add(name)
             error = await self._spark_submit(application, submission, script)
             self.submitting.discard(name)
