@@ -110,16 +110,19 @@ def container(objects: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def translated(text: str, words: Mapping[str, str]) -> str:
-    """In one pass: what stands for one word may begin with another one, as the port 23791 does."""
-    return re.sub(
-        "|".join(re.escape(each) for each in sorted(words, key=len, reverse=True)), lambda found: words[found[0]], text
-    )
+    for old, new in words.items():  # in turn: a word may stand for a part of another one
+        ends = r"(?!\d)"  # the port 23791, which was drawn, begins like the chart's
+        text = re.sub(re.escape(old) + ends, new.replace("\\", r"\\"), text)
+    return text
 
 
 @contextmanager
 def members(folder: Path, count: int) -> Iterator[list[ChartMember]]:
     """Members that are not started yet; all are ended afterwards."""
-    ports = [(free_port(), free_port(), free_port()) for _ in range(count)]
+    drawn = set[int]()
+    while len(drawn) < 3 * count:  # one may be drawn twice
+        drawn.add(free_port())
+    ports = list(zip(*[iter(drawn)] * 3, strict=True))
     made = [ChartMember(folder, number, ports) for number in range(count)]
     try:
         yield made
