@@ -161,9 +161,9 @@ def test_whoever_dies_is_replaced_by_one_that_goes_on(
             armed.remove(each)
             deaths, latest = deaths + 1, waves
         if waves - latest > WAITS:  # they wait for the keys of somebody who dies
-            for other in [
-                each for each in fleet.members if running(each) and all(each is not it.process for it in armed)
-            ][:1]:
+            mine = [each.process for each in armed]
+            other = next((each for each in fleet.members if running(each) and each not in mine), None)
+            if other is not None:
                 other.kill()
             latest = waves
         assert waves < 60, f"nobody gets to {[(each.place, each.skips) for each in armed]}\n{fleet.tails()}"

@@ -119,10 +119,7 @@ def translated(text: str, words: Mapping[str, str]) -> str:
 @contextmanager
 def members(folder: Path, count: int) -> Iterator[list[ChartMember]]:
     """Members that are not started yet; all are ended afterwards."""
-    drawn = set[int]()
-    while len(drawn) < 3 * count:  # one may be drawn twice
-        drawn.add(free_port())
-    ports = list(zip(*[iter(drawn)] * 3, strict=True))
+    ports = [(free_port(), free_port(), free_port()) for _ in range(count)]
     made = [ChartMember(folder, number, ports) for number in range(count)]
     try:
         yield made

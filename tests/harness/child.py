@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,20 @@ PORTS = range(20_000, 30_000)
 """Ports of servers that tests start; Kubernetes' node ports begin at 30,000."""
 
 
+_drawn: deque[int] = deque(maxlen=500)
+"""Ports that this process drew lately. Their servers may not listen yet."""
+
+
 def free_port() -> int:
-    """A free port on loopback, below those that the kernel gives to outgoing connections, which would take it before the server does."""
+    """A free port on loopback, below those that the kernel gives to outgoing connections, which would take it before the server does. Two
+    calls in a row give two ports."""
     while True:
         port = secrets.choice(PORTS)
+        if port in _drawn:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _drawn.append(port)
             return port
 
 

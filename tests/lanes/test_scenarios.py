@@ -10,15 +10,13 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
 from harness.lane_log import Broker, FakeLog, numbers_of, rows_in
+from lanes.test_table_log import append, batch
 from sparkonce.errors import Certainty, LaneError, OutputUnavailable
-from sparkonce.lanes import sender
-from sparkonce.lanes.protocol import AppendKind, LaneLog, RowBatch
-from sparkonce.lanes.rows import parquet_of, spark_schema
+from sparkonce.lanes.protocol import AppendKind, LaneLog
 from sparkonce.lanes.sender import WriterOptions
 from sparkonce.lanes.table_log import TableLog
 from sparkonce.lanes.writer import Writer
@@ -128,24 +126,12 @@ def lane(request: pytest.FixtureRequest) -> Place:
     return Place(request.param)
 
 
-def batch(*numbers: int) -> RowBatch:
-    table = pa.table({"n": pa.array(numbers, pa.int64())})
-    return RowBatch(parquet_of(table), len(numbers), spark_schema(table.schema))
-
-
-def append(log: LaneLog, first: int, *batches: RowBatch) -> AppendKind:
-    place = log.next_place(batches, first=first, position=None)
-    for number in range(len(batches)):
-        log.upload(place, number)
-    return log.commit(place).kind
-
-
 def test_numbers_that_are_there_are_duplicates_for_ever(lane: Place) -> None:
     """8, 64: a log does not forget after five batches, nor when another writer has come: each earlier number with its own rows is a
     duplicate that names its place, and with others a conflict."""
     log = lane.acquired()
     for number in range(1, 10):
-        assert append(log, number, batch(number)) is AppendKind.APPENDED
+        assert append(log, number, batch(number)).kind is AppendKind.APPENDED
     for number in (1, 4, 8, 9):
         place = log.next_place([batch(number)], first=number, position=None)
         outcome = log.commit(place)
@@ -160,11 +146,11 @@ def test_numbers_that_are_there_are_duplicates_for_ever(lane: Place) -> None:
 def test_a_number_follows_the_last_one(lane: Place) -> None:
     """65, 66: the first number of a lane is 1, for each of its lanes, and a gap is refused wherever it is."""
     for wrong in (2, 16):
-        assert append(lane.acquired(), wrong, batch(7)) is AppendKind.GAP
-    assert append(lane.acquired(), 1, batch(1), batch(2)) is AppendKind.APPENDED
+        assert append(lane.acquired(), wrong, batch(7)).kind is AppendKind.GAP
+    assert append(lane.acquired(), 1, batch(1), batch(2)).kind is AppendKind.APPENDED
     for wrong in (4, 5, 16):
-        assert append(lane.acquired(), wrong, batch(7)) is AppendKind.GAP
-    assert append(lane.acquired(), 3, batch(3)) is AppendKind.APPENDED
+        assert append(lane.acquired(), wrong, batch(7)).kind is AppendKind.GAP
+    assert append(lane.acquired(), 3, batch(3)).kind is AppendKind.APPENDED
     assert lane.rows() == [1, 2, 3]
 
 
@@ -184,8 +170,8 @@ def test_a_lane_that_was_silent_goes_on(lane: Place) -> None:
     """68, 70: nothing expires: whoever acquires it next has the number after the last one, and no replica has another opinion."""
     append(lane.acquired(), 1, batch(1))
     assert lane.log().acquire().last == 1
-    assert append(lane.acquired(), 1, batch(1)) is AppendKind.DUPLICATE
-    assert append(lane.acquired(), 2, batch(2)) is AppendKind.APPENDED
+    assert append(lane.acquired(), 1, batch(1)).kind is AppendKind.DUPLICATE
+    assert append(lane.acquired(), 2, batch(2)).kind is AppendKind.APPENDED
     assert lane.rows() == [1, 2]
 
 
@@ -194,19 +180,12 @@ def test_a_refused_place_leaves_no_trace(lane: Place) -> None:
     old = lane.acquired()
     append(old, 1, batch(1))
     log = lane.acquired()
-    assert append(log, 1, batch(98)) is AppendKind.CONFLICT
-    assert append(old, 2, batch(99)) is AppendKind.FENCED
-    assert append(lane.acquired(), 2, batch(2)) is AppendKind.APPENDED
+    assert append(log, 1, batch(98)).kind is AppendKind.CONFLICT
+    assert append(old, 2, batch(99)).kind is AppendKind.FENCED
+    assert append(lane.acquired(), 2, batch(2)).kind is AppendKind.APPENDED
     assert lane.rows() == [1, 2]
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(sender, "LONGEST_PAUSE", 0.1)
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_table_that_fails_leaves_another_alone() -> None:
     """58: two writers of one process; one of their tables answers nothing, and the other one's appends are written meanwhile."""
     silent, well = Broker(), Broker()

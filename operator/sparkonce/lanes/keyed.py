@@ -43,10 +43,10 @@ def refuse_rows(table: pa.Table, keys: Sequence[str]) -> None:
     Raises:
         InvalidInput: a row has no value in a key column, or the column's type has no equality to rely on, or `_deleted` is not boolean.
     """
-    from pyarrow import types as t
-
     if not keys or not table.num_rows:
         return
+    from pyarrow import types as t
+
     for name in keys:
         if name not in table.schema.names:
             raise InvalidInput(f"the rows have no column {name}, which is one of the lane's keys")

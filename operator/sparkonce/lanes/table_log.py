@@ -292,14 +292,13 @@ class TableLog:
     def _refuse_other_lanes(self) -> None:
         """Raises: InvalidInput: a lane of the table has other keys than this one would have, so that no reader could tell the last row of
         each key."""
-        for other in _lanes(self._objects):
-            if (other.keys or ()) != (self._keys or ()):
-                given = f"gives keys={list(self._keys)}" if self._keys else "gives none"
-                raise InvalidInput(
-                    f"the lane {other.name} of {self.uri} {_keys_text(other)}, and the writer of {self.name} {given}; all lanes of a table "
-                    "have the same: give these, or write to another path"
-                )
-            return  # the others have the same
+        other = next(_lanes(self._objects), None)  # the rest have the same
+        if other is not None and (other.keys or ()) != (self._keys or ()):
+            given = f"gives keys={list(self._keys)}" if self._keys else "gives none"
+            raise InvalidInput(
+                f"the lane {other.name} of {self.uri} {_keys_text(other)}, and the writer of {self.name} {given}; all lanes of a table "
+                "have the same: give these, or write to another path"
+            )
 
     def _newest(self) -> _LaneChain | None:
         """The newest generation that was opened: generations follow each other without a gap."""

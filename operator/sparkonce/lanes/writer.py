@@ -176,11 +176,16 @@ class Writer:
             OutputUnavailable: the rows have new columns, and the table did not say within `max_block` whether they fit; nothing was taken.
             LaneError: the writer has ended; says why.
         """
+        return self._taken(rows, position, deleted=False)
+
+    def _taken(self, rows: Any, position: Any, *, deleted: bool) -> Future[LaneEntry]:
         sender = self._sender
         text = "" if position is None else position_text(position, sender.log.position_limit)
         self._refuse_if_ended()
         known = sender.known
         table = arrow.arrow_of(rows, known)
+        if deleted:
+            table = arrow.fitted(keyed.as_deleted(table), known)
         keyed.refuse_rows(table, sender.keys)
         packed = sender.log.packed(table)
         size = max(packed.nbytes, len(text), 1)
@@ -217,7 +222,7 @@ class Writer:
             raise InvalidInput(
                 f"the lane {self.name} of {self._sender.log.uri} has no keys, and nothing can be deleted from it"
             )
-        return self.append(keyed.as_deleted(arrow.arrow_of(rows, self._sender.known)), position=position)
+        return self._taken(rows, position, deleted=True)
 
     def _wait_for_room(self, size: int) -> None:
         sender = self._sender

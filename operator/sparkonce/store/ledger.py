@@ -425,8 +425,8 @@ class SqlLedger(Ledger):
 
     def used(self) -> dict[str, float]:
         """`live_keys_ratio`, of the fullest realm, as far as its keys were counted. Reads nothing."""
-        ratio = self.live_keys.ratio
-        return {} if ratio is None else {"live_keys_ratio": ratio}
+        most = self.live_keys.most
+        return {} if most is None else {"live_keys_ratio": most / self._max_live_keys}
 
     # --- what each store provides
 

@@ -18,7 +18,6 @@ COUNTED_FROM = 0.5
 @dataclass
 class _RealmCount:
     live: int
-    limit: int
     at: float
     """Monotonic seconds."""
 
@@ -32,13 +31,13 @@ class LiveKeys:
         """Whether the realm has no room for a new key, which is taken to be added if it has. count: reads how many live keys there are."""
         known, near = self._counts.get(realm), limit - max(NEAR, NEAR_SHARE * limit)
         if known is None or known.live >= near or self._monotonic() - known.at > KEPT:
-            known = self._counts[realm] = _RealmCount(count(), limit, self._monotonic())
+            known = self._counts[realm] = _RealmCount(count(), self._monotonic())
         if known.live >= limit:
             return True
         known.live += 1
         return False
 
     @property
-    def ratio(self) -> float | None:
-        """Live keys divided by the limit, of the fullest realm, as last counted; None: none was."""
-        return max((each.live / each.limit for each in self._counts.values()), default=None)
+    def most(self) -> int | None:
+        """Live keys of the fullest realm, as last counted; None: none was."""
+        return max((each.live for each in self._counts.values()), default=None)

@@ -186,9 +186,8 @@ def test_a_full_realm_refuses_new_keys_only(backend: Backend) -> None:
     assert isinstance(run(store.reserve(request("c"), lease=lease, floor=0)), Owned)
     with pytest.raises(StoreFull):
         run(store.reserve(request("d"), lease=lease, floor=0))
-    if used := getattr(
-        getattr(store, "inner", store), "used", None
-    ):  # what operators export; the tests' own store has none
+    # What operators export; the tests' own store has none.
+    if used := getattr(getattr(store, "inner", store), "used", None):
         assert used()["live_keys_ratio"] == 1.0
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DELETED = "_deleted"
 """Column with true in rows that say that their key is gone."""
-_LANE, _BATCH, _ROW, _LAST = (f"{HELPER}{name}" for name in ("lane", "batch", "row", "last"))
+_LANE, _BATCH, _ROW, _LAST, _OTHER = (f"{HELPER}{name}" for name in ("lane", "batch", "row", "last", "other"))
 
 
 def key_columns(keys: Any, argument: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def last_of(frame: DataFrame, keys: Sequence[str], *, deleted: bool) -> DataFram
     last = frame.groupBy(*(F.col(quoted(name)) for name in keys)).agg(
         F.max_by(row, F.struct(_BATCH, _ROW)).alias(_LAST),
         F.min(_LANE).alias(_LANE),
-        F.max(_LANE).alias(_ROW),
+        F.max(_LANE).alias(_OTHER),
     )
     gone = F.coalesce(F.col(_LAST)[DELETED], F.lit(False)) if DELETED in names else F.lit(False)
     columns = [F.col(_LAST)[name].alias(name) for name in names if name != DELETED]
@@ -87,7 +87,7 @@ def last_of(frame: DataFrame, keys: Sequence[str], *, deleted: bool) -> DataFram
     two = F.concat(
         F.lit(f"two lanes have written the key {', '.join(keys)} = "), which, F.lit("; neither row is the last one")
     )
-    one = F.when(F.col(quoted(_LANE)) != F.col(quoted(_ROW)), F.raise_error(two)).otherwise(
+    one = F.when(F.col(quoted(_LANE)) != F.col(quoted(_OTHER)), F.raise_error(two)).otherwise(
         F.lit(True) if deleted else ~gone
     )
     return last.where(one).select(*columns, *([gone.alias(DELETED)] if deleted else []))

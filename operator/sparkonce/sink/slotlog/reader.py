@@ -31,7 +31,7 @@ from sparkonce import blocking
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted
 from sparkonce.sink.groups import COLLATIONS, HELPER, NULL, is_plain, named, quoted
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import DataFile
+from sparkonce.sink.protocol import DataFile, Slot
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.latest import last_of, order_columns, refuse_unordered
 from sparkonce.sink.slotlog.snapshot import Table, missing_of
@@ -77,7 +77,7 @@ def read(
     objects, seen = _complete(path, batches)
     where = objects.where("").rstrip("/")
     keys = () if latest is None else refuse_unordered(seen, latest, where=where)
-    seen = [(slot, found) for slot, found in seen if slot.data_schema or slot.lane is None]
+    seen = [(slot, found) for slot, found in seen if not _is_rowless(slot)]
     schemas = [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
     schema = merged(schemas, where=where) if len(schemas) == len(seen) else None
     types = {} if schema is None else {each["name"]: each for each in schema["fields"]}
@@ -121,13 +121,17 @@ def _told_by_folder(name: str, field: Mapping[str, Any] | None) -> bool:
     return bool(_CAST.match(field["type"])) and (name == NULL or is_plain(name))
 
 
+def _is_rowless(slot: Slot) -> bool:
+    """Whether a place of a lane comes before its first row, so that it has no columns either."""
+    return slot.lane is not None and not slot.data_schema
+
+
 def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObjects, Shown]:
     """The visible slots with the files that readers see, once those are known to exist. batches: see `read`."""
     table = Table(str(path))
     objects, seen = table.objects, table.seen()
     where = objects.where("").rstrip("/").removeprefix("file://")
-    # A lane has no columns before its first row.
-    if all(slot.lane is not None and not slot.data_schema for slot, _ in seen):
+    if all(_is_rowless(slot) for slot, _ in seen):
         raise NothingCommitted(
             f"no job has committed anything to {where} yet; run one that declares it as an output, or check the path"
         )
