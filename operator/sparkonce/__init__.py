@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CallRefused,
         Fenced,
         KeyConflict,
+        LaneBusy,
         LaneError,
         LaneRetired,
         NotInJob,
@@ -52,6 +53,7 @@ _HOMES = {
     "writer": "sparkonce.lanes.writer",
     "async_writer": "sparkonce.lanes.writer",
     "BufferFull": "sparkonce.errors",
+    "LaneBusy": "sparkonce.errors",
     "LaneError": "sparkonce.errors",
     "LaneRetired": "sparkonce.errors",
     "WriterFenced": "sparkonce.errors",
@@ -64,8 +66,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "BufferFull", "CallRefused", "Fenced", "KeyConflict", "LaneError", "LaneRetired", "NotInJob", "RecordedFailure", "SparkonceError",
-    "WriterFenced", "__version__", "async_writer", "current", "files", "idempotent", "job", "read", "register",
+    "BufferFull", "CallRefused", "Fenced", "KeyConflict", "LaneBusy", "LaneError", "LaneRetired", "NotInJob", "RecordedFailure",
+    "SparkonceError", "WriterFenced", "__version__", "async_writer", "current", "files", "idempotent", "job", "read", "register",
     "writer",
 ]  # fmt: skip
 

@@ -219,5 +219,9 @@ class BufferFull(LaneError):
     """No room became free in the writer's buffer in time. The rows were not taken; the writer goes on."""
 
 
+class LaneBusy(LaneError):
+    """The lane has a writer, and was not taken from it (`if_busy="refuse"`)."""
+
+
 class LaneRetired(LaneError):
     """The lane was retired: it takes no batch and no writer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -128,18 +129,19 @@ def test_the_examples_run_once_although_they_are_sent_twice(
     """Each has one driver pod in all, and the second object of its key is answered with the first one's result. What only the webhook of
     the Spark operator can give a pod (volumes, a ConfigMap) is in the driver's pod."""
     folder = or_skip(upstream.folder)
+    programs = tmp_path / upstream.PROGRAMS
+    or_skip(upstream.make_programs, programs)
     release.until_ready()
     with contextlib.ExitStack() as stack:
         for first in range(0, len(RUN), AT_ONCE):
-            examples = [prepared(folder / file, tmp_path) for file in RUN[first : first + AT_ONCE]]
-            jobs = [
-                job_of(each) for each in examples
-            ]  # before the first is sent: what ends meanwhile has no pod to be seen any more
-            sent = []
-            for example, job in zip(examples, jobs, strict=True):
+            ready = []  # before the first is sent, because a pod that has ended is removed 30 s later
+            for file in RUN[first : first + AT_ONCE]:
+                example = prepared(folder / file, tmp_path)
                 scene = scene_of(cluster)
                 stack.callback(remove, scene)
-                sent.append(send(scene, example, job))
+                shutil.copytree(programs, scene.shared / upstream.PROGRAMS)
+                ready.append((scene, example, job_of(example)))
+            sent = [send(*each) for each in ready]
             assert_eventually(lambda these=tuple(sent): all([each.ended() for each in these]), LONG, interval=0.2)  # type: ignore[misc] # noqa: C419 - a default in a lambda has no type; each is looked at
             for each in sent:
                 assert len(each.drivers) == 1, each
@@ -157,7 +159,6 @@ def job_of(example: Path) -> Json:
 
 def send(scene: Scene, example: Path, job: Json) -> Sent:
     """Applies the converted example, and its key again under another name."""
-    or_skip(upstream.make_programs, scene.shared / upstream.PROGRAMS)
     made = upstream.here(job, scene.namespace, scene.shared)
     for body in (CONFIG_MAP, *theirs(example)):
         scene.cluster.api.apply({**body, "metadata": {**body["metadata"], "namespace": scene.namespace}})

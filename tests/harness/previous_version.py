@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "86c52b95b98ee473e449b26d0ce330d9c5dc6da6"
+IN_USE = "591d8f84e9b6733c4ad8653b60ac34e41418cedd"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

@@ -31,7 +31,7 @@ PARTS = frozenset({"campaigns", "jvm", "long", "servers"})
 built or slow."""
 SERVERS = frozenset({"bucket", "etcd-3", "postgres", "rest"})
 """Parameters of tests that belong to the full tier in any folder, whatever their markers: the same fact on one more backend."""
-MIXED = frozenset({"audit", "replies", "sink", "store"})
+MIXED = frozenset({"audit", "lanes", "replies", "sink", "store"})
 """Rooms with such parameters: the full tier collects only those from them."""
 BOTH = frozenset({"etcd"})
 """Rooms that both tiers run, each with its own release of etcd (harness/etcd.py)."""

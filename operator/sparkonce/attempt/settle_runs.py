@@ -97,7 +97,7 @@ def next_settle_run(record: Record, runs: Runs, now: float) -> Decision:
 
 
 def lost_because(record: Record, runs: Runs) -> str:
-    """Why the observed settle run will report nothing; empty while it still may."""
+    """Why a settle run can no longer report a verdict; empty while it may."""
     seen = runs.seen
     if seen is None:
         return ""

@@ -43,7 +43,7 @@ class RemoteLauncher:
 
 
 def as_recorded(record: Record) -> Observation:
-    """The observation that the key's owner noted last, for `keys explain`."""
+    """The last observation that the key's owner recorded, for `keys explain`."""
     noted = record.application
     if noted is None and record.bound is not None:  # not observed yet
         seen = ApplicationState(name=record.bound.application, uid=record.bound.uid, nonce="", phase=Phase.ACCEPTED)

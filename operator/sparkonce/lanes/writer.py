@@ -48,6 +48,7 @@ from sparkonce.sink.slotlog.snapshot import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sparkonce.lanes.lease import LaneLease
     from sparkonce.observe.meter import LaneMeter
     from sparkonce.sink.objects.protocol import TableObjects
 
@@ -65,6 +66,8 @@ def writer(
     max_block: float = MAX_BLOCK,
     schema: pa.Schema | None = None,
     meter: LaneMeter | None = None,
+    if_busy: str = "take",
+    store: str | None = None,
     client: Mapping[str, Any] | None = None,
     begin: bool = False,
     one_copy: bool = False,
@@ -73,12 +76,15 @@ def writer(
 
     path: a local path (relative to the working directory), a URL as in `spec.outputs`, or `kafka://HOST:PORT,HOST:PORT/TOPIC`. keys: names
     of columns that tell what a row is about (`lanes.keyed`), for a table alone; None takes those that the lane has. Options: see
-    `WriterOptions`. client, begin, one_copy: for Kafka alone; see `KafkaLog`.
+    `WriterOptions`. if_busy: "take" takes the lane from a writer that has it, "refuse" leaves it to one that has a lease in `store`, the
+    address of a reply ledger (`lanes.lease`). client, begin, one_copy: for Kafka alone; see `KafkaLog`.
 
     Raises:
         InvalidInput: not a path, a name or an option; or another kind of table is there, or a lane of it has other keys; or the topic is
             missing, has too few copies, or does not tell whether the lane is new.
         LaneRetired: the lane takes no writer any more.
+        LaneBusy: another writer has its lease.
+        StoreUnavailable: the ledger did not answer.
         OutputUnsafe: the store ignores create-if-absent.
         OutputUnavailable: neither the store nor a broker answered.
         OutputUnsupported: a scheme that is not supported; LibraryMissing: `sparkonce[kafka]` is not installed.
@@ -93,16 +99,42 @@ def writer(
         schema=schema,
         meter=meter,
     )
+    _check_busy(if_busy, store)
     if str(path).startswith(KAFKA):
         if keys is not None:
             raise InvalidInput(f"keys are for a lane of a table, and {path} is a topic of Kafka; leave them out")
-        return Writer(KafkaLog(str(path), name, client=client, begin=begin, one_copy=one_copy), options)
+        return _leased(KafkaLog(str(path), name, client=client, begin=begin, one_copy=one_copy), options, store)
     if client or begin or one_copy:
         raise InvalidInput(f"client, begin and one_copy are for a lane on Kafka, and {path} is a table; leave them out")
     objects = Table(path).objects
     log = TableLog(objects, name, keys=keys)
     refuse_other_tables(objects)
-    return Writer(log, options)
+    return _leased(log, options, store)
+
+
+def _check_busy(if_busy: str, store: str | None) -> None:
+    if if_busy not in ("take", "refuse"):
+        raise InvalidInput(f"if_busy is {if_busy!r}, and must be 'take' or 'refuse'")
+    if (if_busy == "refuse") != (store is not None):
+        raise InvalidInput(
+            "if_busy='refuse' asks a ledger, and store is missing; name one that all writers of the lane reach, such as "
+            "store='postgresql://HOST/DATABASE' or, on one machine, store='sqlite:///PATH'"
+            if store is None
+            else "store is for if_busy='refuse', and the lane would be taken without asking; leave it out, or give if_busy='refuse'"
+        )
+
+
+def _leased(log: LaneLog, options: WriterOptions, store: str | None) -> Writer:
+    if store is None:
+        return Writer(log, options)
+    from sparkonce.lanes.lease import LaneLease
+
+    lease = LaneLease(store, log.uri, log.name)
+    try:
+        return Writer(log, options, lease=lease)
+    except BaseException:
+        lease.close()
+        raise
 
 
 def async_writer(path: str | Path, *, name: str, **options: Any) -> AsyncWriter:
@@ -129,11 +161,14 @@ def refuse_other_tables(objects: TableObjects) -> None:
 class Writer:
     """The owner of a lane. Methods may be called from several threads; appends get their numbers in the order of the calls.
 
-    log: acquired here."""
+    log: acquired here. lease: released when the writer ends."""
 
-    def __init__(self, log: LaneLog, options: WriterOptions | None = None) -> None:
-        self._sender = Sender(log, options or WriterOptions())
-        self._abandon = weakref.finalize(self, self._sender.abandon)
+    def __init__(self, log: LaneLog, options: WriterOptions | None = None, *, lease: LaneLease | None = None) -> None:
+        self._sender = sender = Sender(log, options or WriterOptions())
+        self._lease = lease
+        if lease is not None:
+            lease.in_use = lambda: sender.ended is None
+        self._abandon = weakref.finalize(self, _dropped, sender, lease)
 
     @property
     def name(self) -> str:
@@ -289,6 +324,8 @@ class Writer:
             if sender.outstanding:
                 sender.abandon()
             sender.stop()
+            if self._lease is not None:
+                self._lease.close()
 
     def __enter__(self) -> Self:
         return self
@@ -303,6 +340,13 @@ class Writer:
             self.close()
         except SparkonceError as also:
             error.add_note(str(also))
+
+
+def _dropped(sender: Sender, lease: LaneLease | None) -> None:
+    """Of a writer that was dropped without `close`."""
+    sender.abandon()
+    if lease is not None:
+        lease.stop()
 
 
 def _summary(ended: LaneError | None, failed: list[LaneError], *, late: int, all_of: int) -> LaneError:

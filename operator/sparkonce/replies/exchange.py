@@ -138,7 +138,7 @@ def keyed_request(
 
 
 def state_of(request: KeyedRequest, attempt: KeyAttempt) -> dict[str, Any]:
-    """What a running service is given of its key."""
+    """What the service finds in its request: the key, the attempt's token, and whether its claim is being kept alive (`protected`)."""
     return {"key": request.text, "token": attempt.token, "protected": attempt.beating is not None}
 
 

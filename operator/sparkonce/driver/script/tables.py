@@ -124,7 +124,7 @@ class ScriptTables:
         return name if _makes(statement) and _is_icebergs(statement.session, name.partition(".")[0]) else ""
 
     def diverts(self, at: NamedTable) -> bool:
-        """Whether the session's setting would send a write of this table, which is no output's, to a branch."""
+        """Whether `spark.wap.branch` of the session would divert a write to this table, which is not a declared output."""
         return self._branch is not None and at.found is not None and at.found.enabled
 
     def statement(self, output: str, at: NamedTable, statement: Statement) -> Any:
