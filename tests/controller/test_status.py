@@ -35,7 +35,7 @@ from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import asked, plan
 from sparkonce.controller.status import STATUS_VERSION, Trouble, project
 from sparkonce.launch.protocol import Phase
-from sparkonce.model.record import HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
+from sparkonce.model.record import Failure, HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
 from sparkonce.model.spec import OnResultChanged
 from sparkonce.sink.protocol import Change, Evidence, Found, Probed
 from sparkonce.store.protocol import View
@@ -179,6 +179,18 @@ def test_failed(outcome: Outcome, reason: str, message: str) -> None:
         message,
     )
     assert status["message"] == message and not condition(status, "Complete")
+
+
+def test_the_remedy_in_a_failure_is_a_command_of_the_plugin() -> None:
+    """A driver writes the command of the ledger, which those who read the object cannot reach; the end of its log stays as it was."""
+    message, log = "declare onRerun: Append for it and run `sparkonce rerun -f FILE`", "`sparkonce rerun -f FILE`"
+    failed = result(Outcome.FAILED, failure=Failure(class_="Permanent", message=message, log_tail=log))
+    failure = said(view(ended(Outcome.FAILED, note=message)), result=failed)["result"]["failure"]
+    assert (
+        failure["message"]
+        == "declare onRerun: Append for it and run `kubectl sparkonce rerun -n etl -f FILE --reason TEXT`"
+    )
+    assert failure["logTail"] == log
 
 
 def test_held() -> None:

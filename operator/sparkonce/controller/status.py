@@ -604,7 +604,7 @@ class _StatusDraft:
         self.served(record, placed)
         self.body["replayed"] = placed.relation is not Relation.LEADS
         if result is not None:
-            self.body["result"] = _result(result)
+            self.body["result"] = _result(self._told(result))
         elif self.same_generation:
             self.carried("result")
         if record.outcome is not Outcome.SUCCEEDED:
@@ -659,6 +659,13 @@ class _StatusDraft:
         said = f"{placed.said.evidence}; its rows are written anew by {self.until(placed.said)}"
         reason = Evidence.CHANGED if Evidence.CHANGED in verdicts else Evidence.SUPERSEDED
         return {RESULT_CHANGED: fact(reason.capitalize(), said)}
+
+    def _told(self, result: Result) -> Result:
+        """With the remedy of a driver as a command of the plugin."""
+        if (failure := result.failure) is None:
+            return result
+        told = failure.model_copy(update={"message": self.in_kubectl(failure.message)})
+        return result.model_copy(update={"failure": told})
 
     def in_kubectl(self, text: str) -> str:
         """A sentence of the ledger, or of a driver, for who reads the object."""
