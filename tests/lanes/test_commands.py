@@ -116,7 +116,7 @@ def test_a_lane_that_is_not_there_is_named(lake: Path, capsys: pytest.CaptureFix
         assert main(["lanes", command, "lake", "tap-8"]) == ExitCode.INVALID
         assert "has no lane tap-8; `sparkonce lanes list lake` shows those that it has" in capsys.readouterr().err
     assert main(["lanes", "list", "elsewhere"]) == ExitCode.SUCCEEDED
-    assert "has no lane; `sparkonce.writer(PATH, name=NAME)` makes one" in capsys.readouterr().out
+    assert "has no lane; `sparkonce.writer('elsewhere', name=NAME)` makes one" in capsys.readouterr().out
 
 
 def test_audit_finds_no_defect_in_lanes_and_finds_those_that_there_are(
@@ -147,3 +147,35 @@ def test_sweep_removes_what_a_fenced_writer_had_uploaded(lake: Path, capsys: pyt
     assert "1 folder" in capsys.readouterr().out
     assert sparkonce.files("lake") == before
     assert all(Path(each.removeprefix("file://")).exists() for each in before)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["range", "kafka://127.0.0.1:1/orders", "tap"], "is a topic of Kafka, and this is for the lanes of a table"),
+        (["retire", "kafka://127.0.0.1:1/orders", "tap"], "is a topic of Kafka, and this is for the lanes of a table"),
+        (["list", "kafka://127.0.0.1/orders"], "'127.0.0.1' is not HOST:PORT"),
+        (
+            ["list", "lake", "--command-config", "x"],
+            "--command-config is for a topic of Kafka, and lake is a table; leave it out",
+        ),
+        (["show", "lake", "tap-7", "--command-config", "x"], "is for a topic of Kafka"),
+        (["list", "kafka://127.0.0.1:1/orders", "--command-config", "none"], "--command-config none cannot be read"),
+        (
+            ["list", "kafka://127.0.0.1:1/orders", "--command-config", "bad"],
+            "--command-config bad: line 2 is not NAME=VALUE",
+        ),
+        (
+            ["list", "kafka://127.0.0.1:1/orders", "--command-config", "acks"],
+            "client sets acks, which the lane sets itself",
+        ),
+    ],
+)
+def test_what_a_command_does_not_take_is_one_sentence(
+    lake: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    """Topics where only tables have what is asked, settings where nothing has them, and files that are none."""
+    (lake.parent / "bad").write_text("# settings\nclient.id\n")
+    (lake.parent / "acks").write_text("acks=0\n")
+    assert main(["lanes", *words]) == ExitCode.INVALID
+    assert said in capsys.readouterr().err

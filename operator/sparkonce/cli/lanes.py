@@ -1,8 +1,9 @@
-"""`sparkonce lanes`: what the writers outside of jobs have written to a table. Reads the table alone; only `retire` writes."""
+"""`sparkonce lanes`: what the writers outside of jobs have written to a table or topic. Reads that alone; only `retire` writes."""
 
 from __future__ import annotations
 
 import getpass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,40 +12,47 @@ from sparkonce.cli.exits import ExitCode
 from sparkonce.cli.options import Json
 from sparkonce.cli.view import outcome, words
 from sparkonce.cli.view.terminal import tell
+from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from sparkonce.lanes.kafka_log import KafkaLog
     from sparkonce.lanes.protocol import LaneEntry
     from sparkonce.lanes.table_log import TableLog
 
-app = typer.Typer(help="Inspect the lanes of a table, and end one.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Inspect the lanes of a table or topic, and end one.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Location = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URL of the slot log.")]
+TableOrTopic = Annotated[
+    str, typer.Argument(metavar="TABLE", help="Path or URL of the slot log, or kafka://HOST:PORT,HOST:PORT/TOPIC.")
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Settings of librdkafka for a topic, as for TLS and SASL: a line NAME=VALUE for each.",
+        show_default=False,
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that its writer gives.")]
 LIMIT = 20
 """Places that `show` prints without `--all`."""
 
 
 @app.command("list")
-def list_lanes(table: Location, *, as_json: Json = False) -> ExitCode:
-    """List the lanes of a table: who writes where, and how far.
+def list_lanes(table: TableOrTopic, *, config: Config = None, as_json: Json = False) -> ExitCode:
+    """List the lanes of a table or topic: who writes where, and how far.
 
     Example: sparkonce lanes list lake/orders
     """
-    from sparkonce.lanes.table_log import TableLog, lanes_of
-    from sparkonce.sink.slotlog.snapshot import Table
-
-    objects = Table(table).objects
-    newest = [(name, TableLog(objects, name).newest()) for name in lanes_of(objects)]
-    found = [(name, each) for name, each in newest if each is not None]
+    uri, found = _lanes_in(table, config)
     if as_json:
-        tell(
-            outcome.as_json(
-                {"table": objects.uri, "lanes": [{"name": name, **_described(each)} for name, each in found]}
-            )
-        )
+        tell(outcome.as_json({"table": uri, "lanes": [{"name": name, **_described(each)} for name, each in found]}))
         return ExitCode.SUCCEEDED
     if not found:
-        tell(f"{objects.uri} has no lane; `sparkonce.writer(PATH, name=NAME)` makes one")
+        tell(f"{uri} has no lane; `sparkonce.writer({table!r}, name=NAME)` makes one")
         return ExitCode.SUCCEEDED
     words.print_table(
         ("LANE", "KEYS", "BATCHES", "POSITION", "EPOCH", "LAST PLACE", "STATE"),
@@ -66,17 +74,18 @@ def list_lanes(table: Location, *, as_json: Json = False) -> ExitCode:
 
 @app.command("show")
 def show(
-    table: Location,
+    table: TableOrTopic,
     name: Name,
     *,
+    config: Config = None,
     everything: Annotated[bool, typer.Option("--all", help="All places, not only the newest.")] = False,
     as_json: Json = False,
 ) -> ExitCode:
-    """Show the places of one lane, oldest first: numbers, rows, position and files of each.
+    """Show the places of one lane, oldest first: numbers, rows, position and files of each. In a topic, those with rows that it still has.
 
     Example: sparkonce lanes show lake/orders tap-7
     """
-    log = _lane(table, name)
+    log = _kafka_lane(table, name, config) if _is_topic(table) else _lane(table, name, config)
     places = list(log.entries())
     shown = places if everything or as_json else places[-LIMIT:]
     if as_json:
@@ -137,12 +146,69 @@ def retire(table: Location, name: Name) -> ExitCode:
     return ExitCode.SUCCEEDED
 
 
-def _lane(table: str, name: str) -> TableLog:
+def _is_topic(table: str) -> bool:
+    return table.startswith("kafka:")
+
+
+def _lanes_in(table: str, config: str | None) -> tuple[str, list[tuple[str, LaneEntry]]]:
+    """The place's address, and its lanes by name, each with its last place."""
+    if _is_topic(table):
+        from sparkonce.lanes.kafka_log import kafka_lanes
+
+        return table, kafka_lanes(table, _client(config))
+    from sparkonce.lanes.table_log import TableLog, lanes_of
+    from sparkonce.sink.slotlog.snapshot import Table
+
+    _refuse_config(table, config)
+    objects = Table(table).objects
+    newest = [(name, TableLog(objects, name).newest()) for name in lanes_of(objects)]
+    return objects.uri, [(name, each) for name, each in newest if each is not None]
+
+
+def _client(config: str | None) -> dict[str, str]:
+    """The settings in a file. Raises: InvalidInput: names the line."""
+    if config is None:
+        return {}
+    try:
+        lines = Path(config).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"--command-config {config} cannot be read: {error}") from None
+    settings: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.strip().partition("=")
+        if not name or name.startswith("#"):
+            continue
+        if not equals:
+            raise InvalidInput(f"--command-config {config}: line {number} is not NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _refuse_config(table: str, config: str | None) -> None:
+    if config is not None:
+        raise InvalidInput(f"--command-config is for a topic of Kafka, and {table} is a table; leave it out")
+
+
+def _kafka_lane(table: str, name: str, config: str | None) -> KafkaLog:
+    """Raises: InvalidInput: brokers know no such lane."""
+    from sparkonce.lanes.kafka_log import KafkaLog
+
+    log = KafkaLog(table, name, client=_client(config))
+    if log.newest() is None:
+        raise InvalidInput(f"{log.uri} has no lane {log.name}; `sparkonce lanes list {table}` shows those that it has")
+    return log
+
+
+def _lane(table: str, name: str, config: str | None = None) -> TableLog:
     """Raises: InvalidInput: there is no such lane."""
-    from sparkonce.errors import InvalidInput
     from sparkonce.lanes.table_log import TableLog
     from sparkonce.sink.slotlog.snapshot import Table
 
+    _refuse_config(table, config)
+    if _is_topic(table):
+        raise InvalidInput(
+            f"{table} is a topic of Kafka, and this is for the lanes of a table; `list` and `show` take a topic, too"
+        )
     log = TableLog(Table(table).objects, name)
     if log.newest() is None:
         raise InvalidInput(f"{log.uri} has no lane {log.name}; `sparkonce lanes list {table}` shows those that it has")

@@ -253,6 +253,12 @@ class KafkaLog:
                 yield _entry(mark, rows=rows, size=size, at=message.timestamp()[1] / 1000)
                 rows, size = 0, 0
 
+    def newest(self) -> LaneEntry | None:
+        """The last place that is committed now, as its mark describes it: without rows, size and time. None if brokers have no mark."""
+        self._facts = self._topic.facts(one_copy=True)
+        found = self._committed()
+        return None if found is None else _entry(found.mark, rows=0, size=0, at=0.0)
+
     def retire(self, *, by: str) -> LaneEntry:  # noqa: ARG002 - of the protocol
         raise InvalidInput(
             f"the lane {self.name} of {self.uri} cannot be retired, because brokers forget its mark; take the permission to write to "
@@ -404,6 +410,20 @@ class KafkaLog:
             )
         self._first_epoch = 1 if sure else int(time.time())  # an earlier writer of this name had a lower one
         return found
+
+
+def kafka_lanes(location: str, client: Mapping[str, Any] | None = None) -> list[tuple[str, LaneEntry]]:
+    """The lanes of a topic of which brokers have a mark, by name, each with its last place (`KafkaLog.newest`). Arguments as of `KafkaLog`.
+
+    Raises:
+        InvalidInput: not a location or a setting, or there is no such topic.
+        OutputUnavailable: a broker did not answer.
+        OutputCorrupt: another program committed an offset of a lane's group.
+    """
+    topic = KafkaTopic(location, client or {})
+    topic.facts(one_copy=True)
+    newest = [(name, KafkaLog(location, name, client=client).newest()) for name in topic.lanes()]
+    return [(name, each) for name, each in newest if each is not None]
 
 
 def _asked(call: Callable[[], None]) -> Future[None]:

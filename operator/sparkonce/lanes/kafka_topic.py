@@ -240,6 +240,21 @@ class KafkaTopic:
                 sure = sure and high <= low
         return found, sure
 
+    def lanes(self) -> list[str]:
+        """Names of the lanes whose groups the brokers have; those of other topics may be among them.
+
+        Raises:
+            OutputUnavailable: a broker did not answer.
+        """
+        from confluent_kafka.admin import AdminClient
+
+        admin, prefix = _made(AdminClient, self._settings), group_of(self.name, "")
+        with self.asking("its lanes are not known"):
+            groups = admin.list_consumer_groups(request_timeout=REQUEST).result(REQUEST)
+        for error in groups.errors:
+            raise OutputUnavailable(f"{self.uri}: its lanes are not known: {error}")
+        return sorted(each.group_id.removeprefix(prefix) for each in groups.valid if each.group_id.startswith(prefix))
+
     # Rows.
 
     def columns_at(self, lane: str, found: MarkFound) -> str:

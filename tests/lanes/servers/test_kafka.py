@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from harness.kafka import Cluster
 from lanes.tap import FENCED
 from lanes.test_kills import COUNT, ended, start, troubled, until_stopped, woken
 from lanes.test_table_log import append
+from sparkonce.cli.app import main
+from sparkonce.cli.exits import ExitCode
 from sparkonce.errors import BufferFull, InvalidInput, LaneError, OutputCorrupt, OutputUnavailable, WriterFenced
 from sparkonce.lanes import kafka_topic
 from sparkonce.lanes.kafka_log import KafkaLog
@@ -110,6 +113,43 @@ def test_the_log_answers_as_a_table_does(brokers: Cluster, topic: str, url: str)
 
 
 POINTS = ["lanes.commit.before", "lanes.claim.before", "lanes.kafka.rows", "lanes.claim.after", "lanes.commit.after"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What the command `sparkonce lanes` prints as JSON."""
+    assert main(["lanes", *words, "--json"]) == ExitCode.SUCCEEDED
+    return json.loads(capsys.readouterr().out)
+
+
+def test_commands_show_the_lanes_of_a_topic(
+    brokers: Cluster, topic: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How far each is, also one that has moved its position alone, and the places with rows. They change
+    nothing: the writer goes on."""
+    assert main(["lanes", "list", url]) == ExitCode.SUCCEEDED
+    assert f"{url} has no lane; `sparkonce.writer({url!r}, name=NAME)` makes one" in capsys.readouterr().out
+    settings = tmp_path / "client.properties"
+    settings.write_text("# of librdkafka\n\nclient.id = a tool\n")
+    with sparkonce.writer(url, name="tap", linger=0.0) as writer, sparkonce.writer(url, name="b.tap") as other:
+        writer.append([{"n": 1}, {"n": 2}], position={"line": 2}).result(PATIENCE)
+        writer.append([{"n": 3}], position={"line": 3}).result(PATIENCE)
+        other.append([], position=7).result(PATIENCE)
+        found = told(capsys, "list", url, "--command-config", str(settings))
+        assert found["table"] == url
+        assert [(each["name"], each["last"], each["position"], each["epoch"]) for each in found["lanes"]] == [
+            ("b.tap", 1, 7, 1),
+            ("tap", 2, {"line": 3}, 1),
+        ]
+        places = told(capsys, "show", url, "tap", "--command-config", str(settings))["places"]
+        assert [(each["first"], each["last"], each["rows"], each["position"]) for each in places] == [
+            (1, 1, 2, {"line": 2}),
+            (2, 2, 1, {"line": 3}),
+        ]
+        writer.append([{"n": 4}]).result(PATIENCE)
+    assert main(["lanes", "list", url]) == ExitCode.SUCCEEDED
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["LANE", "b.tap", "tap"]
+    assert main(["lanes", "show", url, "none"]) == ExitCode.INVALID
+    assert f"has no lane none; `sparkonce lanes list {url}` shows those that it has" in capsys.readouterr().err
 
 
 def fault(point: str, action: str) -> str:
