@@ -49,7 +49,11 @@ class LaneLease:
         self._wake: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name=f"lane-lease-{name}", daemon=True)
         self._thread.start()
-        self._asked.result()
+        try:
+            self._asked.result()
+        except BaseException:  # an interrupt too: no lease without its owner
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Ends the lease without waiting until the ledger knows it."""
