@@ -120,7 +120,7 @@ def next_range(
 ) -> ExitCode:
     """Print the batches of a lane after a number, for a job that takes them once.
 
-    It prints nothing if there is no further one. The text goes into the job's revision and arguments, and `sparkonce.read(spark, TABLE,
+    It prints nothing if there is no further one. The text goes into the job's key and arguments, and `sparkonce.read(spark, TABLE,
     batches=TEXT)` reads exactly these.
 
     Example: sparkonce lanes range lake/orders tap-7 --after 250
