@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparkonce.cli.exits import ExitCode
-from sparkonce.cli.options import Json
+from sparkonce.cli.options import Install, Json, Store
 from sparkonce.cli.view import outcome, words
 from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import InvalidInput
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparkonce.lanes.kafka_log import KafkaLog
     from sparkonce.lanes.protocol import LaneEntry
     from sparkonce.lanes.table_log import TableLog
+    from sparkonce.store.protocol import IdempotencyStore
 
 app = typer.Typer(
     help="Inspect the lanes of a table or topic, and end one.", no_args_is_help=True, rich_markup_mode=None
@@ -91,6 +92,8 @@ def show(
     if as_json:
         tell(outcome.as_json({"table": log.uri, "name": log.name, "places": [_described(each) for each in shown]}))
         return ExitCode.SUCCEEDED
+    if gone := 0 if _is_topic(table) else _lane(table, name).trimmed():
+        tell(f"batches up to {words.count(gone)} were trimmed: readers see them no longer")
     if len(shown) < len(places):
         tell(f"the newest {len(shown)} of {len(places)} places; --all shows all")
     words.print_table(
@@ -125,11 +128,97 @@ def next_range(
 
     Example: sparkonce lanes range lake/orders tap-7 --after 250
     """
-    last = _lane(table, name).newest()
+    log = _lane(table, name)
+    last, trimmed = log.newest(), log.trimmed()
+    if after < trimmed:
+        raise InvalidInput(
+            f"the batches {log.name}@{after + 1}-{trimmed} of {log.uri} were trimmed; ask for those --after {trimmed}"
+        )
     upto = 0 if last is None else last.last if most is None else min(last.last, after + most)
     if upto > after:
         tell(f"{name}@{after + 1}-{upto}")
     return ExitCode.SUCCEEDED
+
+
+@app.command("trim")
+def trim(
+    table: Location,
+    name: Name,
+    *,
+    taken_by: Annotated[
+        list[str],
+        typer.Option(
+            "--taken-by",
+            metavar="KEY",
+            help="The key of the jobs that take its ranges, without the range: `load-orders/`. Give those of all jobs that read the lane.",
+            show_default=False,
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+    ] = False,
+    store: Store = None,
+    install: Install = None,
+) -> ExitCode:
+    """Remove batches from a table that finished jobs took: readers see them no longer, and their files are deleted.
+
+    A batch is taken once such a job has succeeded with a range of it (`sparkonce lanes range`) in its key. Only whole parts of the log are
+    removed, of 10,000 places each, and none of a lane with keys. A query that reads them meanwhile fails.
+
+    Example: sparkonce lanes trim lake/orders tap-7 --taken-by load-orders/
+    """
+    from sparkonce.cli.session import session
+
+    log = _lane(table, name)
+    trimmed = log.trimmed()
+    with session(store, install=install) as opened:
+        taken = {each: _taken(opened.store, each, log.name, after=trimmed) for each in taken_by}
+    for key, last in taken.items():
+        tell(
+            f"the batches up to {words.count(last)} were taken by {key}{log.name}@..."
+            if last > trimmed
+            else f"no job with a key like {key}{log.name}@{trimmed + 1}-{trimmed + 100} has succeeded"
+        )
+    found = log.trimmable(min(taken.values()))
+    if found is not None:
+        said = f"the batches {log.name}@{found.first}-{found.last} of {log.uri}"
+        if not dry_run:
+            log.trim(found)
+        tell(f"{'would remove' if dry_run else 'removed'} {said}")
+    else:
+        tell("there is nothing to remove: no further part of the log has ended and was taken as a whole")
+    if not dry_run and (size := log.remove_trimmed()):
+        tell(f"deleted {words.size(size)} of files")
+    return ExitCode.SUCCEEDED
+
+
+def _taken(store: IdempotencyStore, key: str, name: str, *, after: int) -> int:
+    """The last batch up to which jobs have taken all that follow `after`. key: theirs begin with it, and end with the range."""
+    from sparkonce.blocking import run
+    from sparkonce.model.record import Outcome, State
+    from sparkonce.sink.slotlog.reader import range_of
+    from sparkonce.store.protocol import Query
+
+    ranges: list[tuple[int, int]] = []
+    position: str | None = ""
+    while position is not None:
+        page = run(store.list(Query(states=(State.FINALIZED,), after=position, limit=500)))
+        for record in page.records:
+            asked = range_of(record.key.removeprefix(key)) if record.key.startswith(key) else None
+            if asked is None or asked[0] != name:
+                continue
+            result = run(store.result(record.address, record.generation))
+            if (
+                result is not None
+                and result.outcome is Outcome.SUCCEEDED
+                and not any(each.skipped for each in result.outputs)
+            ):
+                ranges.append(asked[1:])
+        position = page.after
+    for first, last in sorted(ranges):
+        if first <= after + 1:
+            after = max(after, last)
+    return after
 
 
 @app.command("retire")

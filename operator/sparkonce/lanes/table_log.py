@@ -14,6 +14,13 @@ lane, at once, even if neither appends; and it knows the position as of its clai
 Rejected: closing the slots below a token and leaving its own empty. A second writer would then not see the first one, take the same token,
 and lose or win by chance at its first append.
 
+**Trimming hides generations from readers**, by a slot beside the chain:
+
+    <hash>-trim-g<n>        readers see no place of generation n or of those before
+
+It is created once, after the generation has ended, and hides its places, all at once (`sink.slotlog.visibility`). They stay, because the
+chain rule needs them: a writer that wakes must find its own. Only their files go.
+
 **The opening of generation g + 1 is the place after the end of generation g**, and the chain rule is applied to it as to any other place
 (slots below the end's token need no closing). Generations keep searches for the end of the chain short.
 
@@ -28,7 +35,8 @@ import re
 import secrets
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +55,7 @@ from sparkonce.sink.protocol import (
     FILES_IN_SLOT,
     KEYED_SCHEMA,
     LANE_SCHEMA,
+    TRIMMED_SCHEMA,
     AlreadyCommitted,
     CommitOutcome,
     Committed,
@@ -56,12 +65,14 @@ from sparkonce.sink.protocol import (
     SinkKey,
     Slot,
     SlotState,
+    StreamMark,
+    StreamPart,
 )
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.reader import merged
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.slotlog.snapshot import committed_slots
-from sparkonce.sink.slotlog.visibility import path_of
+from sparkonce.sink.slotlog.visibility import path_of, trims
 from sparkonce.sink.staging import file_of
 
 if TYPE_CHECKING:
@@ -79,8 +90,13 @@ DOMAIN = "sparkonce/lane/v1"
 """Domain tag of their hashes: a lane and a job never have one sink key."""
 NAME_LIMIT = 256
 """Characters of the name of who retired a lane."""
+REMOVALS = 8
+"""Folders that are deleted at once: each takes several round trips."""
 CLAIM_TRIES = 1_000
 """Of one `acquire`: each failure is another writer that acquired the lane meanwhile."""
+
+TRIM = "trim"
+"""Output of the sink keys of the slots that trim a lane."""
 
 _OPENING = re.compile(rf"[0-9a-f]{{64}}-{LANE}-g1")
 
@@ -98,6 +114,17 @@ class _TablePlace(LanePlace):
     nonce: str
     taken_at: float
     """As `LaneEntry.committed_at`: fixed, so that a retry sends the same bytes."""
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Generations of a lane that readers need not see any more."""
+
+    generation: int
+    """The last one."""
+    first: int
+    """Number of the first batch that readers still see, and of the last one that they do not see afterwards."""
+    last: int
 
 
 class TableLog:
@@ -252,6 +279,94 @@ class TableLog:
         raise OutputUnavailable(
             f"the lane {self.name} of {self.uri} was acquired by another writer meanwhile; try again"
         )
+
+    def trimmed(self) -> int:
+        """Number of the last batch that readers do not see any more; 0: they see all."""
+        return self._trimmed(blocking.run(committed_slots(self._objects)))[1]
+
+    def _trimmed(self, slots: Iterable[Slot]) -> tuple[int, int]:
+        """The last generation that was trimmed, and the number of its last batch."""
+        found = [
+            (key.generation, _lane(slot).last)
+            for slot in slots
+            if trims(slot) and (key := SinkKey.parse(slot.sink_key)) is not None and key.key_hash == self._hash
+        ]
+        return max(found, default=(0, 0))
+
+    def trimmable(self, taken: int) -> Trim | None:
+        """The ended generations whose batches all have numbers up to `taken`, and that readers still see. None: there are none.
+
+        Raises:
+            InvalidInput: the lane has keys.
+        """
+        found = self._newest()
+        if found is None:
+            return None
+        if keys := _lane(found.chain.last).keys:
+            raise InvalidInput(
+                f"the lane {self.name} of {self.uri} has the keys {', '.join(keys)}, and the last row of a key may be in any of its "
+                "batches, so none can be trimmed"
+            )
+        before, seen_from = self._trimmed(blocking.run(committed_slots(self._objects)))
+        generation, last = found.key.generation, _lane(found.chain.last).last
+        if not found.chain.ended:
+            generation, last = generation - 1, self._last_before(found.chain.opening)
+        while generation > before and last > taken:
+            opening = blocking.run(self._sink.find(self._generation(generation)))
+            assert opening is not None  # slots never vanish
+            generation, last = generation - 1, self._last_before(opening)
+        return Trim(generation, seen_from + 1, last) if generation > before else None
+
+    @staticmethod
+    def _last_before(opening: Slot) -> int:
+        """Number of the last batch of the generations before this opening."""
+        return _lane(opening).first - 1
+
+    def trim(self, trim: Trim) -> None:
+        """Hides the generations from readers, for ever; of two calls at once one does it. Whoever calls it knows that no reader needs them.
+
+        Raises:
+            OutputUnavailable: unknown whether it took effect; it may be repeated.
+        """
+        key = SinkKey(key_hash=self._hash, output=TRIM, generation=trim.generation)
+        slot = Slot(
+            state=SlotState.COMMITTED,
+            sink_key=str(key),
+            token=1,
+            nonce=secrets.token_hex(16),
+            fingerprint=self._hash,
+            on_rerun=OnRerun.APPEND,
+            committed_at=time.time(),
+        )
+        mark = LaneMark(name=self.name, first=trim.last + 1, last=trim.last, trims=True)
+        stream_mark = StreamMark(part=StreamPart.END, query_id=f"lane {self._hash[:20]}", first_batch=0, lane=mark)
+        slot = slot.model_copy(update={"schema_": TRIMMED_SCHEMA, "stream": stream_mark})
+        hit("lanes.trim.before")
+        outcome = blocking.run(self._sink.commit(key, slot))
+        if not isinstance(outcome, Committed | AlreadyCommitted | Conflicting):
+            raise OutputUnavailable(f"the lane {self.name} of {self.uri} cannot be trimmed now; try again")
+        hit("lanes.trim.after")
+
+    def remove_trimmed(self) -> int:
+        """Deletes the files of the places that readers do not see any more. Returns their bytes. May be repeated, and by several at once.
+
+        Raises:
+            OutputUnavailable: some may be left.
+        """
+        generation, _ = self._trimmed(blocking.run(committed_slots(self._objects)))
+        folders = []
+        for folder in blocking.run(self._objects.folders(layout.DATA)):
+            key = SinkKey.parse(folder.rpartition("/")[2])
+            if key is not None and (key.key_hash, key.output) == (self._hash, LANE) and key.generation <= generation:
+                folders.append(folder)
+        with ThreadPoolExecutor(REMOVALS) as pool:
+            return sum(pool.map(self._removed, folders))
+
+    def _removed(self, folder: str) -> int:
+        size = sum(each.bytes for each in blocking.run(self._objects.list(folder)))
+        blocking.run(self._objects.delete_folder(folder))
+        hit("lanes.trim.removed")
+        return size
 
     def newest(self) -> LaneEntry | None:
         """The last place that is committed now; None if the lane does not exist."""

@@ -52,7 +52,9 @@ LANE_SCHEMA = 9
 """Schema of a slot in the chain of a lane (`StreamMark.lane`), which a release that does not know them would end as a stream."""
 KEYED_SCHEMA = 10
 """Schema of a slot of a lane whose rows have keys (`LaneMark.keys`): a release that does not know them would append rows without."""
-NEWEST_SCHEMA = KEYED_SCHEMA
+TRIMMED_SCHEMA = 11
+"""Schema of a slot that trims a lane (`LaneMark.trims`): a release that does not know it would show rows whose files are gone."""
+NEWEST_SCHEMA = TRIMMED_SCHEMA
 FILES_IN_SLOT = 32
 """Maximum number of files named in the slot itself: the ledger, whose values are small, and a table's commit hold whole slots."""
 
@@ -196,6 +198,8 @@ class LaneMark(Value):
     """SHA-256 (hex) of the batches of this place, in order; each is one file, or none where it has no rows."""
     retired: bool | None = None
     """Of an end: the lane takes no writer any more. Otherwise the next generation of the chain goes on."""
+    trims: bool | None = None
+    """Of a slot beside the chain: readers see no place of its generation, or of those before it, any more."""
     keys: tuple[str, ...] | None = None
     """Columns whose values name the thing that a row is about, the same for all places of the lane; None: its rows are about no thing."""
 

@@ -15,6 +15,8 @@ from pyarrow import parquet
 import sparkonce
 from harness.patience import completed
 from lanes.test_rows import KEPT
+from lanes.test_trim import log_of, written_to
+from sparkonce.lanes.table_log import Trim
 from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:
@@ -103,6 +105,27 @@ def test_a_query_that_failed_takes_the_same_rows_again(followed: Follower) -> No
     run()  # the trigger that was begun, and no other
     run()
     assert seen == [(0, [1, 2]), (0, [1, 2]), (1, [3])]
+
+
+def test_a_query_begins_after_what_was_trimmed_or_says_that_it_missed_it(followed: Follower) -> None:
+    """Batches 1 to 7 are removed. The query that has read 6 of them ends with the one that it lacks; a new one has the rest."""
+    written_to(followed.table, 6)
+    followed.follow("behind")
+    written_to(followed.table, 12)
+    log_of(followed.table).trim(Trim(2, 1, 7))
+    log_of(followed.table).remove_trimmed()
+    with pytest.raises(
+        Exception,
+        match=r"the batches tap@7-7 of \S+ were trimmed before this query read them; start it with a new check",
+    ):
+        followed.follow("behind")
+    followed.follow("new")
+    written_to(followed.table, 14)
+    followed.follow("new")
+    assert [[row["n"] for row in followed.rows(name)] for name in ("behind", "new")] == [
+        [1, 2, 3, 4, 5, 6],
+        [8, 9, 10, 11, 12, 13, 14],
+    ]
 
 
 def test_types_are_kept(followed: Follower) -> None:

@@ -11,14 +11,20 @@ import pytest
 import sparkonce
 from harness.patience import completed
 from harness.previous_version import IN_USE, Version, previous
-from sparkonce.lanes.table_log import TableLog
+from lanes.test_trim import log_of, seen, written_to
+from sparkonce.blocking import run
+from sparkonce.lanes.table_log import TableLog, Trim
 from sparkonce.sink.objects.local import FolderObjects
+from sparkonce.sink.slotlog.snapshot import write_snapshot
 
 BEFORE_LANES = "d3c09063afd8eb7f53858acd5a08461c09cd0649"
 """The last commit that does not know lanes."""
 BEFORE_KEYS = "86c52b95b98ee473e449b26d0ce330d9c5dc6da6"
 """The last commit that does not know lanes with keys."""
+BEFORE_TRIM = "591d8f84e9b6733c4ad8653b60ac34e41418cedd"
+"""The last commit that does not know lanes that were trimmed."""
 WRITE = "import sys, sparkonce; sparkonce.writer(sys.argv[1], name='tap').append({'n': 1}).result()"
+WRITE_ON = "import sys, sparkonce\nwith sparkonce.writer(sys.argv[1], name='tap') as tap: tap.append({'n': 1})"
 READ = "import sys; from sparkonce.sink.slotlog.snapshot import Table; print(len(Table(sys.argv[1]).files()))"
 
 
@@ -58,3 +64,23 @@ def test_the_version_before_writes_no_rows_without_keys(tmp_path: Path, before: 
     else:
         assert "no column id, which is one of the lane's keys" in done.stderr
     assert len(sparkonce.files(table)) == 1
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_version_before_shows_no_row_that_was_trimmed(tmp_path: Path, before: Version, snapshot: bool) -> None:
+    """One that does not know it refuses the table, and a later one reads what is left. Either writes on in the lane."""
+    table = tmp_path / "t"
+    written_to(table, 12)
+    log = log_of(table)
+    log.trim(Trim(2, 1, 7))
+    log.remove_trimmed()
+    if snapshot:
+        assert run(write_snapshot(FolderObjects(table), after=0))
+    done = completed([sys.executable, "-c", READ, str(table)], 60, env={**os.environ, **before.environment})
+    if IN_USE == BEFORE_TRIM:
+        assert "has schema 11 and this version reads up to 10; upgrade sparkonce" in done.stderr
+    else:
+        assert done.stdout == "5\n"
+    done = completed([sys.executable, "-c", WRITE_ON, str(table)], 60, env={**os.environ, **before.environment})
+    assert done.returncode == 0, done.stderr
+    assert seen(table) == [1, 8, 9, 10, 11, 12]

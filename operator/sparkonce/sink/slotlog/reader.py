@@ -145,27 +145,35 @@ def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObject
     return objects, seen
 
 
+def range_of(text: str) -> tuple[str, int, int] | None:
+    """Lane, first and last number of a range as `sparkonce lanes range` prints it; None: it is none."""
+    asked = _RANGE.fullmatch(text)
+    if asked is None or not 1 <= int(asked[2]) <= int(asked[3]):
+        return None
+    return asked[1], int(asked[2]), int(asked[3])
+
+
 def of_batches(seen: Shown, batches: str, *, where: str) -> Shown:
     """The slots that hold these batches of a lane, with the files of those. where: the table, for errors.
 
     Raises:
         InvalidInput: not a range, or not all of it is in the table.
     """
-    asked = _RANGE.fullmatch(batches)
-    first, last = (int(asked[2]), int(asked[3])) if asked else (0, 0)
-    if asked is None or not 1 <= first <= last:
+    asked = range_of(batches)
+    if asked is None:
         raise InvalidInput(
             f"batches is {batches!r}, and must be a range as `sparkonce lanes range` prints it: NAME@FIRST-LAST"
         )
+    name, first, last = asked
     found, covered = [], 0
     for slot, own in seen:
         lane = slot.lane
-        if lane is None or lane.name != asked[1] or not (lane.first <= last and lane.last >= first):
+        if lane is None or lane.name != name or not (lane.first <= last and lane.last >= first):
             continue
         covered += min(last, lane.last) - max(first, lane.first) + 1
         found.append((slot, [file for file in own if first <= int(Path(file.path).stem) <= last]))
     if covered < (count := last - first + 1):
-        show = f"sparkonce lanes show {where} {asked[1]} --all"
+        show = f"sparkonce lanes show {where} {name} --all"
         raise InvalidInput(f"{where} has {covered} of the {count} batches {batches}; `{show}` shows those that it has")
     return found
 

@@ -34,14 +34,16 @@ from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import CHANGES_NAMED, Change, DataFile, Evidence, Probed, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, replaced_by
-from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, Shown, is_listed, path_of, place, visible
+from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, Shown, is_listed, path_of, place, trims, visible
 
 SNAPSHOT_SCHEMA = 1
 OVERWRITTEN_SCHEMA = 2
 """Schema of a snapshot with slots that replace others."""
 WITH_LANES_SCHEMA = 3
 """Schema of a snapshot with slots of lanes."""
-READABLE_SCHEMAS = (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA, WITH_LANES_SCHEMA)
+TRIMMED_SCHEMA = 4
+"""Schema of a snapshot with lanes that were trimmed."""
+READABLE_SCHEMAS = (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA, WITH_LANES_SCHEMA, TRIMMED_SCHEMA)
 SNAPSHOT_AFTER = 64
 """A new snapshot is written once more than this many slots are in none."""
 SNAPSHOTS_KEPT = 3
@@ -253,7 +255,7 @@ async def _write(objects: TableObjects, known: Decided) -> bool:
 
 def _schema_for(slot: Slot) -> int:
     if slot.lane is not None:
-        return WITH_LANES_SCHEMA
+        return TRIMMED_SCHEMA if trims(slot) else WITH_LANES_SCHEMA
     return OVERWRITTEN_SCHEMA if slot.replaces is not None else SNAPSHOT_SCHEMA
 
 

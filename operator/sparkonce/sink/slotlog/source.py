@@ -23,8 +23,8 @@ from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.protocol import DataFile
 from sparkonce.sink.slotlog.reader import merged, of_batches
-from sparkonce.sink.slotlog.snapshot import Table
-from sparkonce.sink.slotlog.visibility import Shown, path_of
+from sparkonce.sink.slotlog.snapshot import Table, committed_slots
+from sparkonce.sink.slotlog.visibility import Shown, path_of, trims
 from sparkonce.sink.staging import file_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _source() -> type[DataSource]:
             self._path, self._lane, self._schema = path, lane, schema
 
         def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
-            return {}
+            return _trimmed(self._path, self._lane)
 
         def latestOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
             return _latest(self._path, self._lane)
@@ -112,8 +112,17 @@ def _schemas(seen: Shown) -> list[tuple[str, str]]:
     return [(path_of(slot), slot.data_schema) for slot, _ in seen if slot.data_schema]
 
 
-def _latest(path: str, lane: str | None) -> dict[str, int]:
+def _trimmed(path: str, lane: str | None) -> dict[str, int]:
+    """The last batch of each lane that readers do not see any more."""
     last: dict[str, int] = {}
+    for slot in blocking.run(committed_slots(Table(path).objects)):
+        if slot.lane is not None and trims(slot) and lane in (None, slot.lane.name):
+            last[slot.lane.name] = max(last.get(slot.lane.name, 0), slot.lane.last)
+    return last
+
+
+def _latest(path: str, lane: str | None) -> dict[str, int]:
+    last = _trimmed(path, lane)  # of which there may be no later batch
     for slot, _ in _seen(path, lane)[1]:
         if slot.lane is not None:
             last[slot.lane.name] = max(last.get(slot.lane.name, 0), slot.lane.last)
@@ -123,7 +132,13 @@ def _latest(path: str, lane: str | None) -> dict[str, int]:
 def _planned(path: str, lane: str | None, start: Offsets, end: Offsets, schema: str) -> list[Part]:
     uri, seen = _seen(path, lane)
     files: list[DataFile] = []
+    trimmed = _trimmed(path, lane)
     for name, last in sorted(end.items()):
+        if start.get(name, 0) < trimmed.get(name, 0):
+            raise InvalidInput(
+                f"the batches {name}@{start.get(name, 0) + 1}-{trimmed[name]} of {uri} were trimmed before this query read them; start it "
+                "with a new checkpoint, and it begins after them"
+            )
         if (first := start.get(name, 0) + 1) <= last:
             found = of_batches(seen, f"{name}@{first}-{last}", where=uri)
             _refuse_columns(found, schema, where=uri)

@@ -39,6 +39,10 @@ The generations of a key combine with this: the rows that an overwrite has hidde
 a key that adds rows adds its new ones. A generation that overwrote and was replaced by a later generation keeps what it replaced hidden.
 Batches of a stream's rerun are not visible before its end, so no overwrite names them before: they come after it.
 
+**A lane that is trimmed** (`lanes.table_log`) has a slot beside its chain that names a generation: the places of that one and of those
+before it are hidden, whatever they hold. So it takes effect at its create, for all of them at once, and their files are not needed any
+more.
+
 **What is assumed of listings**: one that begins after an object was created contains it (S3, Google Cloud Storage, Azure and file systems
 do this). A listing is no snapshot: of two slots that are committed while it is read it may lack the first. For slots that add rows this has
 always been so, and readers then see rows a moment late. For an overwrite it would show rows beside what replaced them. So a reader that
@@ -55,7 +59,7 @@ from typing import TypeVar
 
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.groups import named
-from sparkonce.sink.protocol import CommittedFile, DataFile, Slot, SlotState
+from sparkonce.sink.protocol import CommittedFile, DataFile, SinkKey, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.stream import shown
 
@@ -98,9 +102,30 @@ def is_listed(slot: Slot) -> bool:
 
 def visible(slots: Iterable[Slot], extents: Extents | None = None) -> list[Slot]:
     """The committed slots whose rows readers see, all of them or those in some partitions, ordered by lineage, generation and batch."""
-    committed = [slot for slot in slots if slot.state is SlotState.COMMITTED]
+    committed = untrimmed(slot for slot in slots if slot.state is SlotState.COMMITTED)
     whole = Hiding.of(committed, extents or {}).whole
     return [slot for slot in _standing(committed) if path_of(slot) not in whole]
+
+
+def trims(slot: Slot) -> bool:
+    return slot.lane is not None and bool(slot.lane.trims)
+
+
+def untrimmed(committed: Iterable[Slot]) -> list[Slot]:
+    """Without the places of lanes that were trimmed, and without the slots that say so."""
+    slots = list(committed)
+    last: dict[str, int] = {}
+    for slot in slots:
+        if trims(slot) and (key := SinkKey.parse(slot.sink_key)) is not None:
+            last[key.key_hash] = max(key.generation, last.get(key.key_hash, 0))
+    if not last:
+        return slots
+    return [
+        slot
+        for slot in slots
+        if slot.lane is None
+        or not ((key := SinkKey.parse(slot.sink_key)) and (trims(slot) or key.generation <= last.get(key.key_hash, 0)))
+    ]
 
 
 def _standing(committed: Iterable[Slot]) -> list[Slot]:
