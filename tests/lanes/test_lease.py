@@ -116,6 +116,7 @@ def test_of_many_that_open_it_at_once_one_gets_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_writer_is_followed_once_its_lease_has_lapsed(tmp_path: Path) -> None:
+    """Until then the next one is refused; then it goes on at the position."""
     tap = start(tmp_path, 1000, 0.05)
     until_written(tmp_path, 3)
     assert ended(start(tmp_path, 1000))[0] == BUSY
@@ -189,6 +190,7 @@ def test_a_ledger_that_does_not_answer_at_first_takes_nothing(tmp_path: Path) ->
 
 
 def test_a_dropped_writer_frees_its_lease(tmp_path: Path) -> None:
+    """At once, and its thread ends."""
     writer = asking(tmp_path)
     del writer
     gc.collect()
@@ -198,6 +200,7 @@ def test_a_dropped_writer_frees_its_lease(tmp_path: Path) -> None:
 
 
 def test_a_lane_that_cannot_be_acquired_frees_its_lease(tmp_path: Path) -> None:
+    """The second try is not refused because of the first one."""
     with asking(tmp_path) as writer:
         writer.append({"n": 1}).result()
     sparkonce.writer(tmp_path / "t", name="tap").close()
@@ -220,6 +223,7 @@ def test_a_lane_that_cannot_be_acquired_frees_its_lease(tmp_path: Path) -> None:
 def test_what_is_no_choice_is_refused_before_anything_is_written(
     tmp_path: Path, options: dict[str, str], sentence: str
 ) -> None:
+    """Words, ledgers that are missing, superfluous, of one process or none at all."""
     with pytest.raises(InvalidInput, match=sentence):
         sparkonce.writer(tmp_path / "t", name="tap", **options)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

@@ -271,6 +271,7 @@ def test_a_command_that_is_killed_leaves_all_or_none_to_readers(jobs: Scene, poi
 
 @pytest.mark.slow
 def test_commands_side_by_side_remove_it_once(jobs: Scene) -> None:
+    """Three processes: all end well, and the next readers see what one of them would have left."""
     took(jobs, "tap@1-9")
     command = [sys.executable, "-m", "sparkonce", "lanes", "trim", "t", "tap", "--taken-by", "load/"]
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(3)]
@@ -289,5 +290,6 @@ def test_commands_side_by_side_remove_it_once(jobs: Scene) -> None:
 def test_what_trim_does_not_take_is_one_sentence(
     jobs: Scene, capsys: pytest.CaptureFixture[str], words: list[Any], said: str
 ) -> None:
+    """Lanes that are not there, and topics, which have no parts."""
     assert main(["lanes", "trim", *words]) == ExitCode.INVALID
     assert said in capsys.readouterr().err
