@@ -4,7 +4,6 @@ job succeeds."""
 from __future__ import annotations
 
 import textwrap
-from datetime import datetime
 
 import pytest
 
@@ -107,8 +106,6 @@ def test_a_thread_that_reports_after_the_program_is_not_stopped(desk: Desk) -> N
         assert [slot.rows for slot in desk.commits()] == [1234] * generation
         if last == 19:
             return
-        silent = datetime.fromisoformat(result["finishedAt"]).timestamp() - reported.stat().st_mtime
-        assert silent > 1, "it was stopped although it had just reported"  # finishedAt is in whole seconds
     raise AssertionError("each of three drivers was stopped before its last report")
 
 

@@ -37,10 +37,13 @@ BACKUP_SCRIPT = CHART / "files" / "backup.py"
 
 
 def secret_files(objects: Sequence[dict[str, Any]], name: str, folder: Path) -> Path:
-    """The folder, with the Secret's entries as files; `name` is the end of the Secret's."""
+    """The folder, with the Secret's entries as files; `name` is the end of the Secret's. A program that reads one meanwhile finds the old
+    content or the new, as in a pod."""
     folder.mkdir(parents=True, exist_ok=True)
     for entry, value in one(objects, "Secret", name)["data"].items():
-        (folder / entry).write_bytes(base64.b64decode(value))
+        new = folder / f"{entry}.new"
+        new.write_bytes(base64.b64decode(value))
+        new.replace(folder / entry)
     return folder
 
 
