@@ -21,6 +21,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,7 +226,8 @@ def _act(name: str, term: _Term) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: one sent to the process is taken by the main thread, and this one would go on until that runs.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case "sleep":
             time.sleep(term.argument / 1000)
         case "raise":

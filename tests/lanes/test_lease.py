@@ -80,7 +80,7 @@ def test_a_second_writer_is_refused_until_the_first_one_is_closed(tmp_path: Path
     with asking(tmp_path, store=store) as first:
         first.append({"n": 1}, position=1).result()
         with pytest.raises(
-            sparkonce.LaneBusy, match=r"the lane tap of .* has a writer, whose lease in .* ends \d+ s from now"
+            sparkonce.LaneBusy, match=r"the lane tap of .* has a writer, whose lease in .* lapses in \d+ s unless"
         ):
             asking(tmp_path, store=store)
         with asking(tmp_path, name="other", store=store) as other:

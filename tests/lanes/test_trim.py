@@ -19,7 +19,7 @@ from lanes.test_table_log import batch, written
 from sparkonce.blocking import run
 from sparkonce.cli.app import main
 from sparkonce.cli.exits import ExitCode
-from sparkonce.errors import InvalidInput
+from sparkonce.errors import FilesMissing, InvalidInput
 from sparkonce.lanes.protocol import AppendKind
 from sparkonce.lanes.sender import WriterOptions
 from sparkonce.lanes.table_log import TableLog, Trim
@@ -154,6 +154,27 @@ def test_a_range_that_was_removed_is_refused(table: Path, capsys: pytest.Capture
     assert len(sparkonce.files(table, batches=found)) == 9
     assert main(["lanes", "show", str(table), "tap"]) == ExitCode.SUCCEEDED
     assert "batches up to 3 were trimmed: readers see them no longer" in capsys.readouterr().out
+
+
+def test_a_reader_that_comes_in_between_reads_what_is_left(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had listed the table when a part was removed, and finds its files gone: it looks again. A file that is missing without that is
+    still an error."""
+    looks = []
+
+    def seen_before(each: Table) -> Any:
+        looks.append(each)
+        found = listed(each)
+        if len(looks) == 1:
+            log_of(table).trim(Trim(1, 1, 3))
+            log_of(table).remove_trimmed()
+        return found
+
+    listed = Table.seen
+    monkeypatch.setattr(Table, "seen", seen_before)
+    assert len(sparkonce.files(table)) == 9
+    next(table.rglob("*.parquet")).unlink()
+    with pytest.raises(FilesMissing, match=r"1 committed file\(s\) of \S+ are missing"):
+        sparkonce.files(table)
 
 
 def test_a_stream_begins_after_what_was_removed_or_says_that_it_missed_it(table: Path) -> None:

@@ -254,3 +254,32 @@ def test_the_page_is_fresh() -> None:
     assert printed == markdown()
     page = (ROOT / "docs" / "failpoints.md").read_text(encoding="utf-8")
     assert page == printed, "run: python -m sparkonce.failpoints > docs/failpoints.md"
+
+
+THREADED = f"""
+import os, threading
+from sparkonce.failpoints import hit
+
+def work():
+    hit("{POINT}")
+    os.write(1, b"went on")
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_that_stops_goes_no_further() -> None:
+    """The stop reaches the thread that hit the point, not first another one beside which it goes on. Several processes, because the second
+    would be luck."""
+    for _ in range(5):
+        command = [sys.executable, "-c", THREADED]
+        with subprocess.Popen(command, env=environment(f"{POINT}=stop"), stdout=subprocess.PIPE) as process:
+            try:
+                assert_eventually(lambda pid=process.pid: frozen(pid), 30.0)  # type: ignore[misc] # a default in a lambda has no type
+                assert process.stdout is not None
+                os.set_blocking(process.stdout.fileno(), False)
+                assert process.stdout.read() is None
+            finally:
+                process.kill()

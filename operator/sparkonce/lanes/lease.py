@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from sparkonce.errors import InvalidInput, LaneBusy, SparkonceError
 from sparkonce.model.identity import hash_of
@@ -80,7 +81,7 @@ class LaneLease:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop has ended, and the lease with it
                 loop.call_soon_threadsafe(stopped.set)
 
         self._wake = wake
@@ -116,8 +117,8 @@ class LaneLease:
         elif found.standing is KeyStanding.OWNED:
             return
         raise LaneBusy(
-            f"the lane {self._name} of {self._uri} has a writer, whose lease in {ledger.url} ends {found.left:.0f} s from now unless it "
-            "goes on; stop that writer, or open the lane with if_busy='take', which fences it"
+            f"the lane {self._name} of {self._uri} has a writer, whose lease in {ledger.url} lapses in {found.left:.0f} s unless it is "
+            "renewed; stop that writer, or open the lane with if_busy='take', which fences it"
         )
 
     async def _beat(self, ledger: ReplyLedger) -> bool:

@@ -123,8 +123,9 @@ class Trim:
     generation: int
     """The last one."""
     first: int
-    """Number of the first batch that readers still see, and of the last one that they do not see afterwards."""
+    """Number of their first batch, before which readers see none already."""
     last: int
+    """Number of their last batch."""
 
 
 class TableLog:

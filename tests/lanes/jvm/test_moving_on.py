@@ -32,10 +32,13 @@ def test_the_jobs_of_the_page_take_each_range_once(tmp_path: Path) -> None:
         "SPARKONCE_STORE": f"sqlite:///{tmp_path}/ledger.db",
     }
 
+    said: list[str] = []
+
     def sent(after: int = 250) -> str:
         commands = f"cd {tmp_path}\n" + blocks["sh"].replace("--after 250", f"--after {after}")
         done = completed(["sh", "-e", "-c", commands], 120, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
+        said.append(done.stdout + done.stderr)
         return done.stdout
 
     def wrote(first: int, last: int) -> None:
@@ -48,7 +51,7 @@ def test_the_jobs_of_the_page_take_each_range_once(tmp_path: Path) -> None:
         return sorted(row["n"] for row in rows)
 
     wrote(1, COUNT)
-    sent()
+    assert "succeeded" in sent(), said
     assert loaded() == list(range(251, COUNT + 1))
     assert "replay" in sent()
     wrote(COUNT + 1, COUNT + 2)

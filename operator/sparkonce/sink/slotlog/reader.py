@@ -129,20 +129,25 @@ def _is_rowless(slot: Slot) -> bool:
 def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObjects, Shown]:
     """The visible slots with the files that readers see, once those are known to exist. batches: see `read`."""
     table = Table(str(path))
-    objects, seen = table.objects, table.seen()
+    objects = table.objects
     where = objects.where("").rstrip("/").removeprefix("file://")
+    for _ in range(2):  # files of a lane that was trimmed meanwhile are gone, and readers do not need them any more
+        seen = _asked(table.seen(), batches, where=where)
+        missing = blocking.run(missing_of(objects, (file for _, found in seen for file in found)))
+        if not missing:
+            return objects, seen
+    raise FilesMissing(
+        f"{len(missing)} committed file(s) of {where} are missing or changed, the first is {missing[0]}; "
+        "restore them from a backup, or rerun the job that wrote them"
+    )
+
+
+def _asked(seen: Shown, batches: str | None, *, where: str) -> Shown:
     if all(_is_rowless(slot) for slot, _ in seen):
         raise NothingCommitted(
             f"no job has committed anything to {where} yet; run one that declares it as an output, or check the path"
         )
-    if batches is not None:
-        seen = of_batches(seen, batches, where=where)
-    if missing := blocking.run(missing_of(objects, (file for _, found in seen for file in found))):
-        raise FilesMissing(
-            f"{len(missing)} committed file(s) of {where} are missing or changed, the first is {missing[0]}; "
-            "restore them from a backup, or rerun the job that wrote them"
-        )
-    return objects, seen
+    return seen if batches is None else of_batches(seen, batches, where=where)
 
 
 def range_of(text: str) -> tuple[str, int, int] | None:
