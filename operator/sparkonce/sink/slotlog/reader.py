@@ -131,6 +131,7 @@ def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObject
     table = Table(str(path))
     objects = table.objects
     where = objects.where("").rstrip("/").removeprefix("file://")
+    missing: list[str] = []
     for _ in range(2):  # files of a lane that was trimmed meanwhile are gone, and readers do not need them any more
         seen = _asked(table.seen(), batches, where=where)
         missing = blocking.run(missing_of(objects, (file for _, found in seen for file in found)))
