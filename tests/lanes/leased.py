@@ -23,7 +23,7 @@ def main(lake: str, store: str, count: int, pause: float, seconds: float) -> int
             for n in range((writer.position or 0) + 1, count + 1):
                 writer.append({"n": n}, position=n).result()
                 print(n, flush=True)
-                time.sleep(pause)  # the source is slow
+                time.sleep(pause)  # keeps it writing until the fault comes; nothing asserts its length
     except sparkonce.WriterFenced:
         return FENCED
     except sparkonce.LaneBusy as busy:

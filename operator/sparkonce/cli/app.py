@@ -96,7 +96,7 @@ COMMANDS = {
         "Bind every plain SparkApplication of a namespace that has not ended, as `sparkonce bind` does one.",
     ),
     "keys": CommandEntry("keys", "app", "Inspect keys and decide about them."),
-    "lanes": CommandEntry("lanes", "app", "Inspect the lanes of a table or topic, and end one."),
+    "lanes": CommandEntry("lanes", "app", "Inspect the lanes of a table or topic, trim one, and end one."),
 }
 
 

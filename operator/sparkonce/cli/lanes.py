@@ -1,4 +1,4 @@
-"""`sparkonce lanes`: what the writers outside of jobs have written to a table or topic. Reads that alone; only `retire` writes."""
+"""`sparkonce lanes`: what the writers outside of jobs have written to a table or topic. Only `trim` and `retire` write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sparkonce.store.protocol import IdempotencyStore
 
 app = typer.Typer(
-    help="Inspect the lanes of a table or topic, and end one.", no_args_is_help=True, rich_markup_mode=None
+    help="Inspect the lanes of a table or topic, trim one, and end one.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Location = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URL of the slot log.")]
@@ -86,13 +86,15 @@ def show(
 
     Example: sparkonce lanes show lake/orders tap-7
     """
+    from sparkonce.lanes.table_log import TableLog
+
     log = _kafka_lane(table, name, config) if _is_topic(table) else _lane(table, name, config)
     places = list(log.entries())
     shown = places if everything or as_json else places[-LIMIT:]
     if as_json:
         tell(outcome.as_json({"table": log.uri, "name": log.name, "places": [_described(each) for each in shown]}))
         return ExitCode.SUCCEEDED
-    if gone := 0 if _is_topic(table) else _lane(table, name).trimmed():
+    if isinstance(log, TableLog) and (gone := log.trimmed()):
         tell(f"batches up to {words.count(gone)} were trimmed: readers see them no longer")
     if len(shown) < len(places):
         tell(f"the newest {len(shown)} of {len(places)} places; --all shows all")
@@ -283,8 +285,7 @@ def _kafka_lane(table: str, name: str, config: str | None) -> KafkaLog:
     from sparkonce.lanes.kafka_log import KafkaLog
 
     log = KafkaLog(table, name, client=_client(config))
-    if log.newest() is None:
-        raise InvalidInput(f"{log.uri} has no lane {log.name}; `sparkonce lanes list {table}` shows those that it has")
+    _refuse_missing(log, table)
     return log
 
 
@@ -299,9 +300,13 @@ def _lane(table: str, name: str, config: str | None = None) -> TableLog:
             f"{table} is a topic of Kafka, and this is for the lanes of a table; `list` and `show` take a topic, too"
         )
     log = TableLog(Table(table).objects, name)
+    _refuse_missing(log, table)
+    return log
+
+
+def _refuse_missing(log: TableLog | KafkaLog, table: str) -> None:
     if log.newest() is None:
         raise InvalidInput(f"{log.uri} has no lane {log.name}; `sparkonce lanes list {table}` shows those that it has")
-    return log
 
 
 def _numbers(entry: LaneEntry) -> str:

@@ -257,7 +257,7 @@ class KafkaLog:
         """The last place that is committed now, as its mark describes it: without rows, size and time. None if brokers have no mark."""
         self._facts = self._topic.facts(one_copy=True)
         found = self._committed()
-        return None if found is None else _entry(found.mark, rows=0, size=0, at=0.0)
+        return None if found is None else _last(found)
 
     def retire(self, *, by: str) -> LaneEntry:  # noqa: ARG002 - of the protocol
         raise InvalidInput(
@@ -421,9 +421,12 @@ def kafka_lanes(location: str, client: Mapping[str, Any] | None = None) -> list[
         OutputCorrupt: another program committed an offset of a lane's group.
     """
     topic = KafkaTopic(location, client or {})
-    topic.facts(one_copy=True)
-    newest = [(name, KafkaLog(location, name, client=client).newest()) for name in topic.lanes()]
-    return [(name, each) for name, each in newest if each is not None]
+    partitions = topic.facts(one_copy=True).partitions
+    marks = [
+        (name, topic.committed_mark(name, topic.consumer(group_of(topic.name, name)), partitions))
+        for name in topic.lanes()
+    ]
+    return [(name, _last(found)) for name, found in marks if found is not None]
 
 
 def _asked(call: Callable[[], None]) -> Future[None]:
@@ -439,6 +442,10 @@ def _asked(call: Callable[[], None]) -> Future[None]:
 
     Thread(target=run, name="lane-kafka-mark", daemon=True).start()
     return outcome
+
+
+def _last(found: MarkFound) -> LaneEntry:
+    return _entry(found.mark, rows=0, size=0, at=0.0)
 
 
 def _entry(mark: KafkaMark, *, rows: int, size: int, at: float, digests: tuple[str, ...] = ()) -> LaneEntry:

@@ -2,7 +2,8 @@
 
 It is a courtesy between writers that ask for it: the second one is refused instead of taking the lane from the first one. No row depends on
 it. A writer whose lease has lapsed, or that took none, is bound by the log alone: acquiring the lane bars all earlier writers from it.
-So the lease is asked for first and released last, and a ledger that does not answer later on stops no writer.
+So the lease is asked for first and released last, and a ledger that does not answer later on stops no writer. That is why
+`replies.beating` does not serve here: it ends the work whose claim may be lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import suppress
 
 from sparkonce.errors import InvalidInput, LaneBusy, SparkonceError
 from sparkonce.model.identity import hash_of
+from sparkonce.replies.beating import BEATS
 from sparkonce.replies.keys import bucket_of
 from sparkonce.replies.open import MEMORY, open_replies
 from sparkonce.replies.protocol import KeyStanding, ReplyLedger, WriteOutcome
@@ -23,8 +25,6 @@ from sparkonce.replies.protocol import KeyStanding, ReplyLedger, WriteOutcome
 DOMAIN = "sparkonce/lane-lease/v1"
 SECONDS = 10.0
 """Until another writer may have the lease of one that died or froze."""
-BEATS = 3
-"""Beats in a lease: two may be lost."""
 ENDS = 5.0
 """Seconds for which `close` waits for the ledger."""
 

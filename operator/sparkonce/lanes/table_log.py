@@ -35,7 +35,7 @@ import re
 import secrets
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,7 +72,7 @@ from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.reader import merged
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.slotlog.snapshot import committed_slots
-from sparkonce.sink.slotlog.visibility import path_of, trims
+from sparkonce.sink.slotlog.visibility import path_of, trimmed
 from sparkonce.sink.staging import file_of
 
 if TYPE_CHECKING:
@@ -283,19 +283,15 @@ class TableLog:
 
     def trimmed(self) -> int:
         """Number of the last batch that readers do not see any more; 0: they see all."""
-        return self._trimmed(blocking.run(committed_slots(self._objects)))[1]
+        return self._trimmed()[1]
 
-    def _trimmed(self, slots: Iterable[Slot]) -> tuple[int, int]:
+    def _trimmed(self) -> tuple[int, int]:
         """The last generation that was trimmed, and the number of its last batch."""
-        found = [
-            (key.generation, _lane(slot).last)
-            for slot in slots
-            if trims(slot) and (key := SinkKey.parse(slot.sink_key)) is not None and key.key_hash == self._hash
-        ]
-        return max(found, default=(0, 0))
+        found = trimmed(blocking.run(committed_slots(self._objects))).get(self._hash)
+        return (0, 0) if found is None else (found[0], found[1].last)
 
     def trimmable(self, taken: int) -> Trim | None:
-        """The ended generations whose batches all have numbers up to `taken`, and that readers still see. None: there are none.
+        """Finds the ended generations that readers still see and whose last batch is at most `taken`; None if no generation qualifies.
 
         Raises:
             InvalidInput: the lane has keys.
@@ -308,7 +304,7 @@ class TableLog:
                 f"the lane {self.name} of {self.uri} has the keys {', '.join(keys)}, and the last row of a key may be in any of its "
                 "batches, so none can be trimmed"
             )
-        before, seen_from = self._trimmed(blocking.run(committed_slots(self._objects)))
+        before, seen_from = self._trimmed()
         generation, last = found.key.generation, _lane(found.chain.last).last
         if not found.chain.ended:
             generation, last = generation - 1, self._last_before(found.chain.opening)
@@ -354,7 +350,7 @@ class TableLog:
         Raises:
             OutputUnavailable: some may be left.
         """
-        generation, _ = self._trimmed(blocking.run(committed_slots(self._objects)))
+        generation, _ = self._trimmed()
         folders = []
         for folder in blocking.run(self._objects.folders(layout.DATA)):
             key = SinkKey.parse(folder.rpartition("/")[2])

@@ -41,9 +41,9 @@ OVERWRITTEN_SCHEMA = 2
 """Schema of a snapshot with slots that replace others."""
 WITH_LANES_SCHEMA = 3
 """Schema of a snapshot with slots of lanes."""
-TRIMMED_SCHEMA = 4
+WITH_TRIMMED_LANES_SCHEMA = 4
 """Schema of a snapshot with lanes that were trimmed."""
-READABLE_SCHEMAS = (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA, WITH_LANES_SCHEMA, TRIMMED_SCHEMA)
+READABLE_SCHEMAS = (SNAPSHOT_SCHEMA, OVERWRITTEN_SCHEMA, WITH_LANES_SCHEMA, WITH_TRIMMED_LANES_SCHEMA)
 SNAPSHOT_AFTER = 64
 """A new snapshot is written once more than this many slots are in none."""
 SNAPSHOTS_KEPT = 3
@@ -255,7 +255,7 @@ async def _write(objects: TableObjects, known: Decided) -> bool:
 
 def _schema_for(slot: Slot) -> int:
     if slot.lane is not None:
-        return TRIMMED_SCHEMA if trims(slot) else WITH_LANES_SCHEMA
+        return WITH_TRIMMED_LANES_SCHEMA if trims(slot) else WITH_LANES_SCHEMA
     return OVERWRITTEN_SCHEMA if slot.replaces is not None else SNAPSHOT_SCHEMA
 
 

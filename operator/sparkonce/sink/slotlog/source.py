@@ -16,15 +16,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkonce import blocking
 from sparkonce.errors import FilesMissing, InvalidInput, NothingCommitted
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.protocol import DataFile
 from sparkonce.sink.slotlog.reader import merged, of_batches
-from sparkonce.sink.slotlog.snapshot import Table, committed_slots
-from sparkonce.sink.slotlog.visibility import Shown, path_of, trims
+from sparkonce.sink.slotlog.snapshot import Table, decided, seen_in
+from sparkonce.sink.slotlog.visibility import Shown, path_of, trimmed
 from sparkonce.sink.staging import file_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _source() -> type[DataSource]:
 
 def _columns(path: str, lane: str | None) -> dict[str, Any]:
     """The columns of the lanes, in Spark's JSON."""
-    uri, seen = _seen(path, lane)
+    uri, seen, _ = _look(path, lane)
     schemas = _schemas(seen)
     if not schemas:
         which = f"the lane {lane}" if lane else "a lane"
@@ -113,30 +113,25 @@ def _schemas(seen: Shown) -> list[tuple[str, str]]:
 
 
 def _trimmed(path: str, lane: str | None) -> dict[str, int]:
-    """The last batch of each lane that readers do not see any more."""
-    last: dict[str, int] = {}
-    for slot in blocking.run(committed_slots(Table(path).objects)):
-        if slot.lane is not None and trims(slot) and lane in (None, slot.lane.name):
-            last[slot.lane.name] = max(last.get(slot.lane.name, 0), slot.lane.last)
-    return last
+    return _look(path, lane).trimmed
 
 
 def _latest(path: str, lane: str | None) -> dict[str, int]:
-    last = _trimmed(path, lane)  # of which there may be no later batch
-    for slot, _ in _seen(path, lane)[1]:
+    found = _look(path, lane)
+    last = dict(found.trimmed)  # of which there may be no later batch
+    for slot, _ in found.seen:
         if slot.lane is not None:
             last[slot.lane.name] = max(last.get(slot.lane.name, 0), slot.lane.last)
     return last
 
 
 def _planned(path: str, lane: str | None, start: Offsets, end: Offsets, schema: str) -> list[Part]:
-    uri, seen = _seen(path, lane)
+    uri, seen, gone = _look(path, lane)
     files: list[DataFile] = []
-    trimmed = _trimmed(path, lane)
     for name, last in sorted(end.items()):
-        if start.get(name, 0) < trimmed.get(name, 0):
+        if start.get(name, 0) < gone.get(name, 0):
             raise InvalidInput(
-                f"the batches {name}@{start.get(name, 0) + 1}-{trimmed[name]} of {uri} were trimmed before this query read them; start it "
+                f"the batches {name}@{start.get(name, 0) + 1}-{gone[name]} of {uri} were trimmed before this query read them; start it "
                 "with a new checkpoint, and it begins after them"
             )
         if (first := start.get(name, 0) + 1) <= last:
@@ -187,21 +182,34 @@ def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _seen(path: str, lane: str | None) -> tuple[str, Shown]:
-    """The table's URI, and what its readers see of the lane, or of all lanes.
+class _Lanes(NamedTuple):
+    """A table's lanes, or one of them, as one listing shows them."""
+
+    uri: str
+    """Of the table."""
+    seen: Shown
+    """What readers see."""
+    trimmed: dict[str, int]
+    """Lane -> number of the last batch that readers do not see any more; of lanes that were trimmed."""
+
+
+def _look(path: str, lane: str | None) -> _Lanes:
+    """lane: None for all.
 
     Raises:
         InvalidInput: the table has rows of jobs, which have no order to follow, and no lane is named.
         SparkonceError: as for `Table.seen`.
     """
-    table = Table(path)
-    uri, seen = table.objects.uri, table.seen()
+    objects = Table(path).objects
+    uri, table = objects.uri, blocking.run(decided(objects))
+    seen = blocking.run(seen_in(objects, table))
     if lane is None and (jobs := [slot for slot, _ in seen if slot.lane is None]):
         raise InvalidInput(
             f"{uri} also has rows of jobs ({path_of(jobs[0])}), and only lanes can be followed; name one with .option('lane', NAME), or "
             "read the table with sparkonce.read"
         )
-    return uri, [(slot, files) for slot, files in seen if slot.lane and lane in (None, slot.lane.name)]
+    gone = {mark.name: mark.last for _, mark in trimmed(table.committed).values() if lane in (None, mark.name)}
+    return _Lanes(uri, [(slot, files) for slot, files in seen if slot.lane and lane in (None, slot.lane.name)], gone)
 
 
 def _names(schema: Any, at: str = "") -> set[str]:

@@ -59,7 +59,7 @@ from typing import TypeVar
 
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.groups import named
-from sparkonce.sink.protocol import CommittedFile, DataFile, SinkKey, Slot, SlotState
+from sparkonce.sink.protocol import CommittedFile, DataFile, LaneMark, SinkKey, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.stream import shown
 
@@ -102,7 +102,7 @@ def is_listed(slot: Slot) -> bool:
 
 def visible(slots: Iterable[Slot], extents: Extents | None = None) -> list[Slot]:
     """The committed slots whose rows readers see, all of them or those in some partitions, ordered by lineage, generation and batch."""
-    committed = untrimmed(slot for slot in slots if slot.state is SlotState.COMMITTED)
+    committed = _untrimmed([slot for slot in slots if slot.state is SlotState.COMMITTED])
     whole = Hiding.of(committed, extents or {}).whole
     return [slot for slot in _standing(committed) if path_of(slot) not in whole]
 
@@ -111,21 +111,29 @@ def trims(slot: Slot) -> bool:
     return slot.lane is not None and bool(slot.lane.trims)
 
 
-def untrimmed(committed: Iterable[Slot]) -> list[Slot]:
+def trimmed(committed: Iterable[Slot]) -> dict[str, tuple[int, LaneMark]]:
+    """Key hash of each lane that was trimmed -> the last generation that readers no longer see, and the mark of the slot that hides it."""
+    found: dict[str, tuple[int, LaneMark]] = {}
+    for slot in committed:
+        key = SinkKey.parse(slot.sink_key) if trims(slot) else None
+        if key is None or slot.lane is None:
+            continue
+        if key.key_hash not in found or key.generation > found[key.key_hash][0]:
+            found[key.key_hash] = key.generation, slot.lane
+    return found
+
+
+def _untrimmed(committed: list[Slot]) -> list[Slot]:
     """Without the places of lanes that were trimmed, and without the slots that say so."""
-    slots = list(committed)
-    last: dict[str, int] = {}
-    for slot in slots:
-        if trims(slot) and (key := SinkKey.parse(slot.sink_key)) is not None:
-            last[key.key_hash] = max(key.generation, last.get(key.key_hash, 0))
-    if not last:
-        return slots
-    return [
-        slot
-        for slot in slots
-        if slot.lane is None
-        or not ((key := SinkKey.parse(slot.sink_key)) and (trims(slot) or key.generation <= last.get(key.key_hash, 0)))
-    ]
+    found = trimmed(committed)
+    return [slot for slot in committed if not _is_trimmed(slot, found)] if found else committed
+
+
+def _is_trimmed(slot: Slot, found: Mapping[str, tuple[int, LaneMark]]) -> bool:
+    key = SinkKey.parse(slot.sink_key) if slot.lane is not None else None
+    if key is None or key.key_hash not in found:
+        return False
+    return trims(slot) or key.generation <= found[key.key_hash][0]
 
 
 def _standing(committed: Iterable[Slot]) -> list[Slot]:
