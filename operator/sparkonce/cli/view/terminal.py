@@ -10,7 +10,10 @@ No other module of the command line prints; a test checks that.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from typing import TextIO
 
 import typer
 
@@ -32,13 +35,27 @@ def line(text: str) -> str:
 
 
 def tell(*lines: str, err: bool = False) -> None:
-    """Prints each as one line."""
-    typer.echo("\n".join(map(line, lines)), err=err)
+    """Prints each as one line. Without a reader (`sparkonce run FILE | true`) nothing is printed, and the command goes on: its exit code is
+    that of the job."""
+    try:
+        typer.echo("\n".join(map(line, lines)), err=err)
+    except BrokenPipeError:
+        _drop_output(sys.stderr if err else sys.stdout)
+
+
+def _drop_output(stream: TextIO) -> None:
+    """What is printed there from now on goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def write_document(text: str) -> None:
     """Prints a document with only its control characters escaped. Its writer has put texts that contain some in double quotes."""
-    typer.echo(shown(text), nl=False)
+    try:
+        typer.echo(shown(text), nl=False)
+    except BrokenPipeError:
+        _drop_output(sys.stdout)
 
 
 def confirm(question: str) -> bool:
