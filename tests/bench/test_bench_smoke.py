@@ -182,7 +182,7 @@ def test_output_is_measured_at_its_effect(tmp_path: Path) -> None:
 
 
 @needs_spark
-@pytest.mark.soak  # minutes of Spark; the statements of the same tables are in TIER=all
+@pytest.mark.soak  # minutes of Spark; the output above is measured in the same way
 @pytest.mark.spark
 def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
     """Each library counts the requested rows in what either side wrote; each format is compared with plain files and with its library's own
@@ -201,6 +201,7 @@ def test_formats_are_measured_at_their_effect(tmp_path: Path) -> None:
 
 
 @needs_spark
+@pytest.mark.soak  # a minute of Spark; what the statements do is in TIER=all, and the output above is measured in the same way
 @pytest.mark.spark
 def test_statements_are_measured_at_their_effect(tmp_path: Path) -> None:
     """A block, a captured write and the plain call write the requested rows, as delta-rs counts them, and each has one pair."""

@@ -36,6 +36,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "differential examples": (20, 20, 80),  # of up to 60 calls each on two ledgers
     "differential examples on servers": (4, 2, 15),  # the same on PostgreSQL and etcd
     "stream schedules": (200, 200, 2000),  # of the model of a stream
+    "lane troubles": (5, 20, 60),  # seconds in which processes that write to a lane are killed and frozen at random
     "lane schedules": (60, 200, 10000),  # of writers of a lane, on a log in memory, and as many on a table
     "table schedules": (8, 40, 2000),  # of keys that write one Delta or Iceberg table in all modes and in a series
     "launcher storms": (80, 80, 960),  # owners, an operator, a queue and random deletions
@@ -49,8 +50,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "statements on a catalog": (6, 6, 50),  # of each kind and application, every third request of which meets a fault
     "statements while a proxy is killed": (6, 6, 100),  # appends, and as many overwrites, by one Spark
     "generated requests": (
-        100,
-        100,
+        60,
+        60,
         2000,
     ),  # for each operation of the order service, behind the middleware and the proxy
     "lossy keys": (30, 60, 200),  # reserved by three callers over a connection that loses replies
@@ -62,7 +63,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "plan documents": (110, 110, 10000),  # mutated examples, and documents of the CRD's schema
     "documents for kubectl": (100, 400, 20000),  # job files that kubectl and our reader read
     "acts of a random tenant": (20, 100, 2000),  # requests to gateway and API server, beside another team's jobs
-    "matrix parts": (1, 2, 17),  # of each kind, so that several processes share the cases
+    "matrix parts": (1, 1, 17),  # of each kind, so that several processes share the cases
     "matrix cases": (6, 9, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (8, 3, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 12, 40),  # of several processes that reserve or take over one key

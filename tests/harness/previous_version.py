@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "591d8f84e9b6733c4ad8653b60ac34e41418cedd"
+IN_USE = "0e2b9d1bd1266e82eb37276c390c1aec2980e552"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

@@ -6,11 +6,12 @@ does).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,21 @@ def facts_of(module: str, folder: Path, *arguments: str) -> dict[str, Any]:
     done = completed([sys.executable, "-m", module, str(folder), *arguments], PATIENCE, cwd=folder, env=environment)
     assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if not line.startswith("\tat "))
     return dict(json.loads((folder / "facts.json").read_text()))
+
+
+def facts_once(factory: pytest.TempPathFactory, name: str, gather: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """What `gather` returns for a folder of its own. The first of pytest's workers that asks for this name calls it; the others wait, and
+    read the same. If it fails, the next one calls it again."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    told = shared / f"{name}.facts.json"
+    with (shared / f"{name}.facts.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            written = told.with_suffix(".part")
+            written.write_text(json.dumps(gather(factory.mktemp(name))))
+            written.replace(told)
+    return dict(json.loads(told.read_text()))
 
 
 @pytest.fixture(scope="module")

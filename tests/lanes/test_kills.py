@@ -84,8 +84,8 @@ def woken(zombie: subprocess.Popen[str]) -> tuple[int, list[int], str]:
 
 
 def troubled(lake: Path | str, dice: random.Random) -> list[int]:
-    """A minute of taps that are started beside each other, killed and frozen at random moments; what they had acknowledged."""
-    deadline = time.monotonic() + 60.0
+    """Taps that are started beside each other, killed and frozen at random moments; what they had acknowledged."""
+    deadline = time.monotonic() + effort.size("lane troubles")
     taps: list[subprocess.Popen[str]] = []
     acknowledged: list[int] = []
     while time.monotonic() < deadline:
@@ -155,7 +155,7 @@ def test_two_processes_of_one_name_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.further
 def test_kills_and_freezes_at_random(tmp_path: Path) -> None:
-    """A minute of processes that are started beside each other, killed and frozen at random moments: rows in are rows out."""
+    """Processes that are started beside each other, killed and frozen at random moments: rows in are rows out."""
     print(f"SEED={effort.base()}")
     table = tmp_path / "t"
     acknowledged = troubled(table, random.Random(effort.seed("lane kills")))

@@ -131,6 +131,7 @@ def test_a_script_frozen_in_its_merge_wakes_after_its_successor(made: Callable[[
     scene.right()
 
 
+@pytest.mark.soak  # a block does it in TIER=all: test_native_iceberg
 def test_another_writer_commits_while_the_script_runs(made: Callable[[], Captured]) -> None:
     """Its MERGE has read what is different now: that attempt ends, naming the cause, and the next one is right on the new state."""
     scene = made()

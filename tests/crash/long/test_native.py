@@ -96,6 +96,7 @@ def test_one_merge_killed_at_each_step(made: Callable[[str], Statements], point:
     assert DeltaTable(str(scene.table)).version() == version
 
 
+@pytest.mark.soak  # as the MERGE of a block; what the mode does: driver/jvm/test_merge_spark.py
 @pytest.mark.spark
 def test_a_write_in_mode_merge_is_once(made: Callable[[str], Statements]) -> None:
     """Killed before and then after its commit; each time another writer changes a row. The first change is merged over, the second one
@@ -127,11 +128,10 @@ def test_a_merge_whose_driver_dies_while_it_runs(made: Callable[[str], Statement
 def test_a_block_killed_at_one_step_after_another(made: Callable[[str], Statements]) -> None:
     """One block, of which each attempt gets further than the last one before it is killed, and a row of another writer in between."""
     scene = made("many")
-    for point in ("driver.native.open", "driver.native.before", "driver.native.after", "driver.native.empty"):
+    for point in ("driver.native.before", "driver.native.after", "driver.native.empty"):
         scene.kill_at(point, patience=PATIENCE)
     scene.add(ODD)
-    for point in ("driver.native.end.before", "driver.write.done"):
-        scene.kill_at(point, patience=PATIENCE)
+    scene.kill_at("driver.native.end.before", patience=PATIENCE)  # the points before and after these: test_capture
     assert scene.finish()["phase"] == "Succeeded"
     right(scene, "many", ODD)
     version = DeltaTable(str(scene.table)).version()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.delta_jars import delta_jars
 from harness.iceberg_rest import rest_server, spark_runtime
-from harness.spark import facts_of
+from harness.spark import facts_of, facts_once
 
 REFUSED = ("InvalidInput", "UndeclaredOutput")
 
@@ -17,14 +18,18 @@ REFUSED = ("InvalidInput", "UndeclaredOutput")
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jars = ",".join(map(str, delta_jars()))
-    return facts_of("harness.captured_spark", tmp_path_factory.mktemp("captured"), jars)
+    return facts_once(tmp_path_factory, "captured", lambda folder: facts_of("harness.captured_spark", folder, jars))
 
 
 @pytest.fixture(scope="module")
 def iceberg(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jars = ",".join(map(str, [*delta_jars(), spark_runtime()]))
-    with rest_server(tmp_path_factory.mktemp("rest")) as url:
-        return facts_of("harness.captured_iceberg", tmp_path_factory.mktemp("captured"), jars, url)
+
+    def gather(folder: Path) -> dict[str, Any]:
+        with rest_server(tmp_path_factory.mktemp("rest")) as url:
+            return facts_of("harness.captured_iceberg", folder, jars, url)
+
+    return facts_once(tmp_path_factory, "captured-iceberg", gather)
 
 
 @pytest.mark.spark

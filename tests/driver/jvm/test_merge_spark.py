@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.delta_jars import delta_jars
 from harness.iceberg_rest import rest_server, spark_runtime
-from harness.spark import facts_of
+from harness.spark import facts_of, facts_once
 
 pytestmark = pytest.mark.spark
 
@@ -16,8 +17,12 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jars, runtime = ",".join(map(str, delta_jars())), str(spark_runtime())
-    with rest_server(tmp_path_factory.mktemp("rest")) as url:
-        return facts_of("harness.merged_spark", tmp_path_factory.mktemp("merged"), jars, runtime, url)
+
+    def gather(folder: Path) -> dict[str, Any]:
+        with rest_server(tmp_path_factory.mktemp("rest")) as url:
+            return facts_of("harness.merged_spark", folder, jars, runtime, url)
+
+    return facts_once(tmp_path_factory, "merged", gather)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.iceberg_rest import rest_server, spark_runtime
-from harness.spark import facts_of
+from harness.spark import facts_of, facts_once
 
 pytestmark = pytest.mark.spark
 
@@ -15,8 +16,12 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jar = spark_runtime()
-    with rest_server(tmp_path_factory.mktemp("rest")) as url:
-        return facts_of("harness.native_iceberg", tmp_path_factory.mktemp("native"), str(jar), url)
+
+    def gather(folder: Path) -> dict[str, Any]:
+        with rest_server(tmp_path_factory.mktemp("rest")) as url:
+            return facts_of("harness.native_iceberg", folder, str(jar), url)
+
+    return facts_once(tmp_path_factory, "native-iceberg", gather)
 
 
 def test_each_kind_of_statement_is_on_the_branch_and_then_in_the_table(facts: dict[str, Any]) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from harness.delta_jars import delta_jars
-from harness.spark import facts_of
+from harness.spark import facts_of, facts_once
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     jars = ",".join(map(str, delta_jars()))
-    return facts_of("harness.native_spark", tmp_path_factory.mktemp("native"), jars)
+    return facts_once(tmp_path_factory, "native", lambda folder: facts_of("harness.native_spark", folder, jars))
 
 
 @pytest.mark.spark

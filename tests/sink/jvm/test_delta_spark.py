@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.delta_jars import delta_jars
-from harness.spark import facts_of, needed_java
+from harness.spark import facts_of, facts_once, needed_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -18,7 +18,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What every user of the table observed; harness/delta_spark.py collects it."""
     needed_java()  # before minutes are spent on its jars
     jars = ",".join(map(str, delta_jars()))
-    return facts_of("harness.delta_spark", tmp_path_factory.mktemp("delta-spark"), jars)
+    return facts_once(tmp_path_factory, "delta-spark", lambda folder: facts_of("harness.delta_spark", folder, jars))
 
 
 def test_the_engine_reads_what_jobs_wrote(facts: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.spark import facts_of
+from harness.spark import facts_of, facts_once
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What harness/tasks_spark.py observed."""
-    return facts_of("harness.tasks_spark", tmp_path_factory.mktemp("tasks"))
+    return facts_once(tmp_path_factory, "tasks", lambda folder: facts_of("harness.tasks_spark", folder))
 
 
 @pytest.mark.parametrize("way", ["failed", "speculated"])
