@@ -147,6 +147,7 @@ def test_http_is_measured_on_postgres(tmp_path: Path) -> None:
     assert goals(told["parts"]["http-postgres"])["postgres, replay", "ms"] == "<= 1.5x"
 
 
+@pytest.mark.soak  # half a minute; the middleware is measured in the same way, above
 def test_the_proxys_cpu_is_measured(tmp_path: Path) -> None:
     """New keys and replays through the proxy's process are compared with a forwarder, in CPU of the one process."""
     told, _ = benched(tmp_path, "--only", "http-proxy", "--pairs", "1")
