@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 import sparkonce
@@ -153,6 +154,8 @@ def main(folder: Path, jars: str) -> None:
         [given.columns, sorted(tuple(row) for row in given.collect())],
         refused(first, lambda: spark.read.parquet("other")),
     ]
+    facts["by pattern"] = {name: table_of(call) for name, call in patterns(spark, folder).items()}
+    facts["patterns refused"] = {name: refused(first, call) for name, call in unreadable(spark, folder).items()}
     facts["spelled otherwise"] = [row[0] for row in spark.read.schema("V INT").load("days").collect()]
     facts["ended"] = sorted(name for name in (*DELTA, "events", "days", "parts") if attempt.committed(name) is not None)
     before = versions()
@@ -223,6 +226,51 @@ def refused(watched: ScriptWrites, call: Callable[[], object]) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def patterns(spark: Any, folder: Path) -> dict[str, Callable[[], Any]]:
+    """Reads of partitions of a slot log, as of a plain folder of Parquet that is partitioned by v."""
+
+    def reader() -> Any:
+        return spark.read.option("basePath", "parts")
+
+    return {
+        "all, with v": lambda: reader().parquet("parts/*"),
+        "all, by load": lambda: reader().format("parquet").load(f"{folder}/parts/*/"),
+        "all, by option": lambda: reader().option("path", "parts/v=*").load(format="parquet"),
+        "all, without v": lambda: spark.read.parquet("parts/*"),
+        "files": lambda: spark.read.parquet("parts/*/*.parquet"),
+        "one": lambda: spark.read.parquet("parts/v=1"),
+        "one, with v": lambda: reader().parquet("parts/V=1/"),
+        "both": lambda: reader().parquet("parts/v=0", "parts/v=1"),
+        "none": lambda: reader().parquet("parts/v=7"),
+    }
+
+
+def unreadable(spark: Any, folder: Path) -> dict[str, Callable[[], object]]:
+    """Reads that would show files of the slot logs that no reader sees, or leave rows out."""
+    uncommitted = folder / "other" / "_data" / "k" / "0000000001-n"
+    uncommitted.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [13]}), uncommitted / "a.parquet")
+    others = folder / "plain"
+    pq.write_table(pa.table({"id": [14]}), others)
+    return {
+        "levels": lambda: spark.read.parquet("parts/*/*/*/*"),
+        "uncommitted": lambda: spark.read.parquet("other/*/*/*/*"),
+        "alternatives": lambda: spark.read.parquet("parts/v={0,1}"),
+        "another column": lambda: spark.read.parquet("parts/id=1"),
+        "above": lambda: spark.read.parquet(f"{folder}/p*"),
+        "beside": lambda: spark.read.parquet("parts", str(others)),
+        "option": lambda: spark.read.parquet("parts", pathGlobFilter="*.parquet"),
+        "recursive": lambda: spark.read.option("recursiveFileLookup", True).parquet(str(folder)),
+        "base": lambda: spark.read.option("basePath", "parts/v=1").parquet("parts/v=1"),
+    }
+
+
+def table_of(call: Callable[[], Any]) -> list[Any]:
+    """Columns and rows."""
+    frame = call()
+    return [frame.columns, sorted(list(row) for row in frame.collect())]
 
 
 def undeclared(spark: Any, one: Any, folder: Path, table: str) -> dict[str, Callable[[], object]]:

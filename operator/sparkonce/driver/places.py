@@ -1,4 +1,4 @@
-"""Which declared output a location is, and what to declare where it is none. Pure but for symbolic links, which it follows.
+"""Which declared output a location is, and what to declare where it is none. Pure, but that it follows symbolic links, and for `qualified`.
 
 Two locations are one if their canonical URLs are equal (`sink.objects`): relative paths and links are followed, `s3://` and `s3a://` mean
 the same. What cannot be a location of an output (a pattern, another scheme) is no output, so a write there is refused, not passed.
@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sparkonce.errors import SparkonceError
 from sparkonce.model.spec import NAME_LENGTH
 from sparkonce.sink.objects import cloud
 from sparkonce.sink.objects.location import local_folder, on_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SHOWN = 500
 """Characters of a command and its location in a sentence."""
@@ -30,6 +34,21 @@ def url_of(location: str, *, base: str) -> str | None:
         return local_folder(location, base=base, field=_FIELD).as_uri()
     except (SparkonceError, ValueError):
         return None
+
+
+def qualified(session: SparkSession, path: str) -> str:
+    """A path as the session's file systems understand it; as it is written, if none of them does."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    java: Any = session
+    given = java._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - Spark's sessions have no public state
+    try:
+        written = given(path)
+        store = written.getFileSystem(java._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001 - see above
+        return str(store.makeQualified(written).toString())
+    except (PySparkException, Py4JJavaError):
+        return path
 
 
 def output_at(location: str, outputs: Mapping[str, str], *, base: str) -> str | None:

@@ -83,6 +83,44 @@ def test_the_script_reads_back_what_its_slot_logs_show(facts: dict[str, Any]) ->
 
 
 @pytest.mark.spark
+def test_the_script_reads_partitions_back_by_path_and_pattern(facts: dict[str, Any]) -> None:
+    """As of a plain folder: the rows of those partitions, and the columns whose folders are not in the path, or all with `basePath`."""
+    rows = facts["parts"]
+    whole, bare = [["id", "v"], rows], [["id"], [[row[0]] for row in rows]]
+    assert facts["by pattern"] == {
+        "all, with v": whole,
+        "all, by load": whole,
+        "all, by option": whole,
+        "all, without v": bare,
+        "files": bare,
+        "one": [["id"], [[50]]],
+        "one, with v": [["id", "v"], [[50, 1]]],
+        "both": whole,
+        "none": [["id", "v"], []],
+    }
+
+
+@pytest.mark.spark
+def test_a_read_that_would_show_files_nobody_committed_is_refused(facts: dict[str, Any]) -> None:
+    """Patterns, options and several places: one sentence each; where nothing is committed, Spark's own error."""
+    said = dict(facts["patterns refused"])
+    assert str(said.pop("uncommitted")).startswith("AnalysisException")
+    expected = {
+        "levels": "names files, or folders that are no partitions of it. Read the folder, and filter the rows",
+        "alternatives": "names files, or folders",
+        "another column": "names files, or folders",
+        "above": "takes in other places too. Read each by itself",
+        "beside": "takes in other places too",
+        "option": "has the option pathGlobFilter, which chooses among files. Leave it out",
+        "recursive": "takes in other places too",
+        "base": "has the basePath parts/v=1, which is below it. Give the folder",
+    }
+    assert {name: text for name, text in said.items() if expected[name] not in str(text)} == {}
+    assert said.keys() == expected.keys()
+    assert all("where output parts keeps the files of all attempts" in str(said[name]) for name in ("levels", "beside"))
+
+
+@pytest.mark.spark
 def test_what_no_output_takes_is_refused_before_it_runs(facts: dict[str, Any]) -> None:
     """Every other way to write, DDL on a captured table, threads, other sessions: one sentence each, no file, no entry of a log."""
     assert {name: said for name, said in facts["refused"].items() if not str(said).startswith(REFUSED)} == {}

@@ -7,8 +7,8 @@ a captured slot log goes through `job.write`, appended or overwritten. Everythin
 as permanent, since another attempt would do the same, and raised in the script. A script that catches the error does not get away with it:
 it is raised again when the script ends.
 
-Reading is never disturbed, nor are temporary views, settings and caches. Where the script reads the folder of a slot log of the job as
-Parquet, it gets the rows that the table shows: Spark finds none there, since a slot log's files lie in folders that it skips.
+Reading is not disturbed, nor are temporary views, settings and caches; but what the script reads as Parquet in the folder of a slot log of
+the job are the rows that the table shows (`script.reads`).
 
 Spark takes the identifier of a statement from the settings of its session, so that all writes must come from one session and one thread:
 two statements at once would exchange their identifiers.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.context import Job
 from sparkonce.driver.native import Native
 from sparkonce.driver.script.creates import declared_by
+from sparkonce.driver.script.reads import ScriptReads, options_of
 from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, permanently, unfit
 from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
@@ -50,10 +50,9 @@ from sparkonce.driver.statements import (
     recognised,
     take_write,
 )
-from sparkonce.errors import InvalidInput, NothingCommitted, SparkonceError, UndeclaredOutput
+from sparkonce.errors import InvalidInput, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output, WriteMode
 from sparkonce.sink.native import WAP_ENABLED, TakesStatements
-from sparkonce.sink.slotlog import reader as slots
 from sparkonce.sink.staging import CONNECT
 
 if TYPE_CHECKING:
@@ -69,8 +68,6 @@ _NOTHING = ("noop",)
 """Formats that write nothing."""
 _PARQUET = frozenset({"compression", "path", "partitionoverwritemode"})
 """Options of a Parquet writer that a slot log may leave out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`."""
-_READS = ("", "mergeschema")
-"""Options of a reader of Parquet that change nothing in a slot log's rows."""
 _SECRETS = re.compile("[?;]")
 """In URLs of JDBC, the beginning of what may hold a password."""
 
@@ -85,7 +82,8 @@ class ScriptWrites:
         self._names = [output.name for output in outputs]
         self._urls = {name: job._sinks[name].uri for name in self._kinds}
         self._declared = {output.name: job._sinks[output.name].uri for output in outputs}
-        self._logs = {output.name: self._declared[output.name] for output in outputs if output.kind == "slotLog"}
+        logs = {output.name: self._declared[output.name] for output in outputs if output.kind == "slotLog"}
+        self.reads = ScriptReads(logs, base=base, fail=self._fail)
         self._tables = ScriptTables(job, outputs, self._fail)
         self._blocks: dict[str, Native] = {}
         self._thread = threading.get_ident()
@@ -162,7 +160,7 @@ class ScriptWrites:
         write = statement.write
         if write is None or write.format in _NOTHING or self._passes():
             return statement.run()
-        place = self._qualified(statement.session, write.path) if write.path else None
+        place = places.qualified(statement.session, write.path) if write.path else None
         name = None if place is None else places.output_at(place, self._urls, base=self._base)
         kind = _shape(statement)
         if name is None or self._kinds[name] != "slotLog" or write.format != "parquet":
@@ -187,30 +185,6 @@ class ScriptWrites:
         """A call outside of Spark SQL."""
         return run() if self._passes() else self._undeclared(what, where, run)
 
-    def rows(self, reader: Any, path: str) -> Any:
-        """The rows of a slot log of this job whose folder a reader of Parquet was given, in the reader's schema if it has one. None: the
-        path is no slot log of the job, or nothing is committed to it, or the reader chooses among its files."""
-        from pyspark.sql.functions import lit
-        from pyspark.sql.types import StructType
-
-        if not self._logs or str(reader._jreader.extraOptions().keySet().mkString(" ")).lower() not in _READS:
-            return None
-        name = places.output_at(self._qualified(reader._spark, path), self._logs, base=self._base)
-        if name is None:
-            return None
-        try:
-            rows = slots.read(reader._spark, self._logs[name])
-        except NothingCommitted:
-            return None
-        asked = reader._jreader.userSpecifiedSchema()
-        if not asked.isDefined():
-            return rows
-        schema = StructType.fromJson(json.loads(asked.get().json()))
-        # Without regard to case, as Spark's: `withColumns` would replace a column that the schema spells otherwise by nulls.
-        known = {name.lower() for name in rows.columns}
-        missing = [field for field in schema.fields if field.name.lower() not in known]
-        return rows.withColumns({field.name: lit(None).cast(field.dataType) for field in missing}).to(schema)
-
     def session(self, made: Any) -> Any:
         """A session that the script has made. Raises: InvalidInput: it is one of Spark Connect, whose writes go through other classes."""
         if type(made).__module__.startswith(CONNECT):
@@ -228,9 +202,9 @@ class ScriptWrites:
         if statement.write is not None and statement.write.format == "iceberg":
             return None
         if statement.write is not None and statement.write.path is not None:
-            return self._qualified(statement.session, statement.write.path) if statement.write.path else None
+            return places.qualified(statement.session, statement.write.path) if statement.write.path else None
         if statement.by_path:
-            return self._qualified(statement.session, statement.table.partition(".")[2].strip("`").replace("``", "`"))
+            return places.qualified(statement.session, statement.table.partition(".")[2].strip("`").replace("``", "`"))
         return self._of_table(statement.session, statement.table)
 
     def _new_place(self, statement: Statement) -> str | None:
@@ -244,7 +218,7 @@ class ScriptWrites:
         write = statement.write
         location = write.location if write is not None else ""
         place = location or _place_in_catalog(statement.session, statement.table)
-        return self._qualified(statement.session, place) if place else None
+        return places.qualified(statement.session, place) if place else None
 
     def _of_table(self, session: SparkSession, table: str) -> str | None:
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -255,21 +229,6 @@ class ScriptWrites:
         except (PySparkException, Py4JJavaError):  # Delta's own, of a name with four parts
             return None
         return str(row["location"]) if row is not None and row["format"] == "delta" else None
-
-    @staticmethod
-    def _qualified(session: SparkSession, path: str) -> str:
-        """A path as the session's file systems understand it; as it is written, if none of them does."""
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
-        java: Any = session
-        given = java._jvm.org.apache.hadoop.fs.Path
-        try:
-            written = given(path)
-            store = written.getFileSystem(java._jsparkSession.sessionState().newHadoopConf())
-            return str(store.makeQualified(written).toString())
-        except (PySparkException, Py4JJavaError):
-            return path
 
     def _harmless(self, target: Target, output: str | None) -> bool:
         """Whether a command writes no table: of schemas, temporary functions and views, and tables that are there already. output: the
@@ -304,15 +263,15 @@ class ScriptWrites:
         if plan is not None and _class(plan) in _MAKES:
             given = plan.tableSpec().location()
             if given.isDefined():
-                return self._qualified(session, str(given.get()))
+                return places.qualified(session, str(given.get()))
         table = _named_by(target)
         if table is None:
             return None
         schema, _, path = table.partition(".")
         if schema.strip("`") == "delta":
-            return self._qualified(session, path.strip("`").replace("``", "`"))
+            return places.qualified(session, path.strip("`").replace("``", "`"))
         place = self._of_table(session, table) or _place_in_catalog(session, table)
-        return self._qualified(session, place) if place else table.replace("`", "")
+        return places.qualified(session, place) if place else table.replace("`", "")
 
     # --- whether it may ------------------------------------------------------------------------------------------------------
 
@@ -645,13 +604,26 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             given = inspect.signature(original).bind(self, *arguments, **named).arguments
             paths = given.get("paths", given.get("path"))
-            path = paths[0] if isinstance(paths, list | tuple) and len(paths) == 1 else paths
+            if paths is None:  # `option("path", ...).load()`
+                paths = options_of(self).get("path")
+            paths = [paths] if isinstance(paths, str) else paths
             parquet = original.__name__ == "parquet" or (given.get("format") or self._jreader.source()) == "parquet"
-            if not parquet or not isinstance(path, str) or given.get("options"):
+            if not parquet or not paths or not all(isinstance(path, str) for path in paths):
                 return original(self, *arguments, **named)
             reader = self if given.get("schema") is None else self.schema(given["schema"])
-            found = capture.rows(reader, path)
-            return original(self, *arguments, **named) if found is None else found
+            reader = reader.options(
+                **{name: each for name, each in given.get("options", {}).items() if each is not None}
+            )
+
+            def plainly(found: Sequence[str]) -> Any:
+                if found is paths:
+                    return original(self, *arguments, **named)
+                if original.__name__ == "parquet":
+                    return original(reader, *found)
+                path = {"path": found[0]} if "path" in given else {}
+                return original(reader if path else reader.option("path", found[0]), **path, format="parquet")
+
+            return capture.reads.rows(reader, paths, plainly)
 
         return wrapped
 

@@ -101,14 +101,35 @@ def files(path: str | Path, *, batches: str | None = None) -> list[str]:
     return [objects.where(file.path) for _, found in seen for file in found]
 
 
+def partitioned_by(path: str | Path) -> tuple[str, ...] | None:
+    """The partition columns of the current rows, in the order of their folders; empty: they have none. None: writers partitioned them
+    differently.
+
+    Raises:
+        SparkonceError: as for `read`.
+    """
+    _, seen = _complete(path)
+    found = {_folder_columns(file) for _, own in seen for file in own if file.rows}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _folder_columns(file: DataFile) -> tuple[str, ...]:
+    return tuple(named(file.path)) or _unmarked(file)
+
+
+def _unmarked(file: DataFile) -> tuple[str, ...]:
+    """The same of a file that an earlier version wrote."""
+    folders = file.path.split("/")[layout.STAGING_DEPTH : -1]
+    return tuple(unquote(part.partition("=")[0]) for part in folders)
+
+
 def partitioning(file: DataFile, types: Mapping[str, Any]) -> Partitioning:
     """The columns whose values Spark can take from a file's folders, in the folders' order, each with the name that the folders use.
 
     types: the table's columns in Spark's JSON."""
-    folders = file.path.split("/")[layout.STAGING_DEPTH : -1]
     found = named(file.path)
     if not found:  # of an earlier version, whose files lack these columns
-        return tuple((column, column) for column in (unquote(part.partition("=")[0]) for part in folders))
+        return tuple((column, column) for column in _unmarked(file))
     if all(_told_by_folder(name, types.get(column)) for column, name in found.items()):
         return tuple((f"{HELPER}{column}", column) for column in found)
     return ()

@@ -1,0 +1,219 @@
+# ruff: noqa: SLF001 - Spark's readers have no public state
+"""What a captured script reads back: its readers of Parquet, where they meet the folder of a slot log of the job.
+
+Under the folder of a slot log lie the files of all attempts, committed or not, in folders whose names begin with an underscore. Spark skips
+those when it lists the folder, and so finds nothing. A pattern (`out/*/*/*/*`) does match them, and would show rows that were never
+committed, or were replaced. So such reads never reach Spark:
+
+* The folder itself stands for the rows that the table shows.
+* A path or pattern of partitions below it, as a plain Parquet folder with the same partitions would have (`out/*/*`, `out/day=2024-05-01`),
+  stands for the rows of those partitions, and has the columns that Spark would find: those whose folders the path goes through are left out
+  unless `basePath` names the folder.
+* Where nothing is committed yet, Spark is asked for the folder and says what it would say.
+* What cannot be told from the rows (other patterns, names of files, options that choose among files, other folders in the same call) is
+  refused by name.
+
+Spark's rule for partition columns below a path: `PartitioningAwareFileIndex.basePaths`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import unquote
+
+from sparkonce.driver import places
+from sparkonce.errors import InvalidInput, NothingCommitted, SparkonceError
+from sparkonce.sink.groups import quoted
+from sparkonce.sink.slotlog import layout
+from sparkonce.sink.slotlog import reader as slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_CHOOSING = ("pathGlobFilter", "recursiveFileLookup", "modifiedBefore", "modifiedAfter")
+"""Options of a reader of Parquet that choose among files. All others leave the rows of a slot log as they are."""
+_GLOB = re.compile(r"[*?{}\[\]\\]")
+"""Characters that Hadoop's patterns give a meaning."""
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""Spark's name of the folder of null, and of the empty text."""
+_ALL_FILES = ("*", "*.parquet")
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The rows that a path below the folder of a partitioned table stands for."""
+
+    levels: int
+    """How many partition columns have their folders in the path."""
+    values: tuple[tuple[str, str], ...] = ()
+    """Partition columns that the path names a value of, and the name of that value's folder."""
+
+
+def chosen(below: Sequence[str], columns: Sequence[str]) -> ChosenRows | None:
+    """below: the parts of a path or pattern below a table's folder. columns: the table's partition columns, in the order of their folders.
+    None: which rows it stands for cannot be told from the rows."""
+    if len(below) > len(columns) + 1 or (len(below) > len(columns) and below[-1] not in _ALL_FILES):
+        return None
+    values = []
+    for part, column in zip(below, columns, strict=False):
+        name, equals, value = part.partition("=")
+        if part == "*":
+            continue
+        if not equals or unquote(name).lower() != column.lower():
+            return None
+        if value != "*":
+            if _GLOB.search(value):
+                return None
+            values.append((column, unquote(value)))
+    return ChosenRows(min(len(below), len(columns)), tuple(values))
+
+
+@dataclass(frozen=True)
+class _ReadPlace:
+    """Where a path meets a slot log."""
+
+    output: str
+    below: tuple[str, ...] | None
+    """The parts of the path below its folder; None: a pattern above it that matches it."""
+
+
+class ScriptReads:
+    """The reads of one script."""
+
+    def __init__(self, logs: Mapping[str, str], *, base: str, fail: Callable[[SparkonceError], NoReturn]) -> None:
+        """logs: the slot logs of the job, name -> canonical URL. base: the folder that the script runs in. fail: ends the job."""
+        self._logs, self._base, self._fail = logs, base, fail
+
+    def rows(self, reader: Any, paths: Sequence[str], plainly: Callable[[Sequence[str]], DataFrame]) -> DataFrame:
+        """What a reader of Parquet with its options finds at these paths. plainly: reads paths with Spark alone.
+
+        Raises: InvalidInput, which ends the job: see above.
+        """
+        options = {str(name).lower(): value for name, value in options_of(reader).items()}
+        recursive = options.get("recursivefilelookup", "").lower() == "true"
+        found = [self._place(reader._spark, path, recursive=recursive) for path in paths]
+        name = next((place.output for place in found if place is not None), None)
+        if name is None:
+            return plainly(paths)
+        belows = [
+            place.below for place in found if place is not None and place.output == name and place.below is not None
+        ]
+        if len(belows) < len(paths):
+            self._refuse(
+                paths, name, "takes in other places too. Read each by itself, and join them with `unionByName`"
+            )
+        if choosing := [each for each in _CHOOSING if options.get(each.lower(), "false").lower() != "false"]:
+            self._refuse(
+                paths,
+                name,
+                f"has the option {choosing[0]}, which chooses among files. Leave it out, and filter the rows",
+            )
+        try:
+            rows, columns = slots.read(reader._spark, self._logs[name]), slots.partitioned_by(self._logs[name])
+        except NothingCommitted:
+            return plainly([self._logs[name]])
+        picked = [chosen(below, columns or ()) if columns is not None or not below else None for below in belows]
+        if any(each is None for each in picked) or len({each.levels for each in picked if each is not None}) > 1:
+            self._refuse(
+                paths,
+                name,
+                "names files, or folders that are no partitions of it. Read the folder, and filter the rows",
+            )
+        rows = _filtered(rows, [each for each in picked if each is not None])
+        whole = self._is_base(reader._spark, options.get("basepath"), name, paths)
+        left_out = () if whole or picked[0] is None else (columns or ())[: picked[0].levels]
+        return _as_asked(reader, rows.drop(*left_out))
+
+    def _place(self, session: Any, path: str, *, recursive: bool) -> _ReadPlace | None:
+        # sparkonce itself reads files by their paths, thousands of them, and so may a script that was given them (`sparkonce.files`).
+        if f"/{layout.DATA}/" in path:
+            return None
+        parts = places.qualified(session, path).rstrip("/").split("/")
+        first = next((at for at, part in enumerate(parts) if _GLOB.search(part)), len(parts))
+        fixed, rest = parts[:first], parts[first:]
+        url = places.url_of("/".join(fixed), base=self._base)
+        if url is None:
+            return None
+        for name, at in self._logs.items():
+            if f"{url}/".startswith(f"{at}/"):
+                deeper = url.count("/") - at.count("/")
+                below = (*fixed[len(fixed) - deeper :], *rest)
+                return _ReadPlace(name, below)
+            if f"{at}/".startswith(f"{url}/"):
+                own = unquote(at[len(url) :]).strip("/").split("/")
+                if (recursive and not rest) or (rest and len(rest) >= len(own) and all(map(_may_match, own, rest))):
+                    return _ReadPlace(name, None)
+        return None
+
+    def _is_base(self, session: Any, given: str | None, name: str, paths: Sequence[str]) -> bool:
+        """Whether `basePath` keeps all partition columns: it names the folder, or one above it."""
+        if given is None:
+            return False
+        url = places.url_of(places.qualified(session, given), base=self._base)
+        if url is None or not f"{self._logs[name]}/".startswith(f"{url}/"):
+            self._refuse(paths, name, f"has the basePath {given}, which is below it. Give the folder")
+        return True
+
+    def _refuse(self, paths: Sequence[str], name: str, why: str) -> NoReturn:
+        shown = places.shown(", ".join(paths))
+        self._fail(
+            InvalidInput(
+                f"the script reads {shown}, where output {name} keeps the files of all attempts, committed or not, and the read {why}; it "
+                "was not run"
+            )
+        )
+
+
+def options_of(reader: Any) -> dict[str, str]:
+    """The options of a `DataFrameReader`, as they were spelled last."""
+    given = reader._jreader.extraOptions().iterator()
+    found = {}
+    while given.hasNext():
+        pair = given.next()
+        found[str(pair._1())] = str(pair._2())
+    return found
+
+
+def _may_match(name: str, pattern: str) -> bool:
+    """Whether a part of a pattern may match a folder's name; alternatives in braces may match any."""
+    return fnmatchcase(name, re.sub(r"\{.*", "*", pattern))
+
+
+def _filtered(rows: DataFrame, picked: Sequence[ChosenRows]) -> DataFrame:
+    if any(not each.values for each in picked):
+        return rows
+    from pyspark.sql.functions import lit
+
+    found = lit(False)
+    for each in picked:
+        own = lit(True)
+        for column, text in each.values:
+            own = own & _is_value(rows, column, text)
+        found = found | own
+    return rows.where(found)
+
+
+def _is_value(rows: DataFrame, column: str, text: str) -> Column:
+    """Whether Spark would name the folder of a row's value like that: it casts values to text."""
+    value = rows[quoted(column)].cast("string")
+    return value.isNull() | (value == "") if text == _NULL else value.eqNullSafe(text)
+
+
+def _as_asked(reader: Any, rows: DataFrame) -> DataFrame:
+    """In the reader's schema if it has one."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import StructType
+
+    asked = reader._jreader.userSpecifiedSchema()
+    if not asked.isDefined():
+        return rows
+    schema = StructType.fromJson(json.loads(asked.get().json()))
+    # Without regard to case, as Spark's: `withColumns` would replace a column that the schema spells otherwise by nulls.
+    known = {name.lower() for name in rows.columns}
+    missing = [field for field in schema.fields if field.name.lower() not in known]
+    return rows.withColumns({field.name: lit(None).cast(field.dataType) for field in missing}).to(schema)
