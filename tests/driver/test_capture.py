@@ -158,6 +158,18 @@ def test_overwritten_parquet_replaces_the_rows_of_the_slot_log(tmp_path: Path) -
         again._write_slots("events", parquet_of(object()))
 
 
+def test_options_that_only_lay_files_out_are_left_out(tmp_path: Path) -> None:
+    """Sizes, dictionaries, and options of other formats, which Spark ignores; any other one is refused before the rows run."""
+    attempt, capture = begun(tmp_path)
+    odd = parquet_of(object(), options=("maxrecordsperfile", "parquet.encryption.footer.key"))
+    with pytest.raises(InvalidInput, match=r"Parquet with the options parquet\.encryption\.footer\.key;"):
+        capture._write_slots("events", odd)
+    assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
+    plain = ("maxrecordsperfile", "header", "parquet.block.size", "parquet.bloom.filter.enabled#n", "compression")
+    granted_again(attempt)._write_slots("events", parquet_of(table_of(2), options=plain))
+    assert parquet.read_table(Table(tmp_path / "events").files())["n"].to_pylist() == [2]
+
+
 def parquet_of(frame: Any, **more: Any) -> FrameWrite:
     return FrameWrite(frame=frame, format="parquet", mode="overwrite", path="events", **more)
 

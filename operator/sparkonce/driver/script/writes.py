@@ -66,8 +66,29 @@ UNDECLARED = "undeclaredWrites"
 """Name of the result's value that lists them."""
 _NOTHING = ("noop",)
 """Formats that write nothing."""
-_PARQUET = frozenset({"compression", "path", "partitionoverwritemode"})
-"""Options of a Parquet writer that a slot log may leave out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`."""
+_PARQUET = frozenset(
+    {
+        "compression",
+        "header",  # of other formats, as the next three
+        "inferschema",
+        "sep",
+        "delimiter",
+        "maxrecordsperfile",
+        "mergeschema",
+        "parquet.block.size",
+        "parquet.compression",
+        "parquet.dictionary.page.size",
+        "parquet.enable.dictionary",
+        "parquet.page.size",
+        "parquet.writer.version",
+        "partitionoverwritemode",
+        "path",
+    }
+)
+"""Options of a Parquet writer that a slot log leaves out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`. Not
+so those that encrypt files, and what nobody knows."""
+_BLOOM = "parquet.bloom.filter."
+"""Beginning of further ones."""
 _SECRETS = re.compile("[?;]")
 """In URLs of JDBC, the beginning of what may hold a password."""
 
@@ -476,7 +497,7 @@ class ScriptWrites:
 
     def _write_slots(self, name: str, write: FrameWrite) -> None:
         """Writes a slot log. Raises: as `Job.write`."""
-        odd = [each for each in write.options if each not in _PARQUET]
+        odd = [each for each in write.options if each not in _PARQUET and not each.startswith(_BLOOM)]
         if odd:
             self._fail(_unfit(name, f"a write of Parquet with the options {', '.join(odd)}"))
         mode = write.mode
