@@ -18,6 +18,9 @@ from sparkonce.replies.ledger.postgres import PostgresReplies
 from sparkonce.replies.ledger.sqlite import SqliteReplies
 from sparkonce.replies.protocol import ReplyLedger
 
+PATIENCE = 20.0
+"""Seconds for a verb, that no busy machine needs. Tests of a silent server give their own."""
+
 
 @pytest.fixture
 def clocks() -> Clocks:
@@ -39,7 +42,7 @@ def ledger(request: pytest.FixtureRequest, clocks: Clocks, tmp_path: Path) -> It
     elif request.param == "etcd":
         made = by_clock(clocks, **given)
     elif request.param == "postgres":
-        made = PostgresReplies(server().url, schema=f"replies_{uuid.uuid4().hex}", **given)
+        made = PostgresReplies(server().url, schema=f"replies_{uuid.uuid4().hex}", timeout=PATIENCE, **given)
     else:
         made = SqliteReplies(tmp_path / "replies.db", synchronous="OFF", **given)
     yield made

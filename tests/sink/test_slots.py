@@ -17,6 +17,7 @@ from harness.slots import Unanswered, committing
 from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt, OutputUnavailable, OutputUnsafe
 from sparkonce.model.spec import OnRerun
+from sparkonce.sink import stream
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
 from sparkonce.sink.protocol import (
@@ -290,6 +291,22 @@ def test_sweep_after_a_commit_leaves_only_its_files(sink: SlotLogSink, key: Sink
     for slot in (lower, twin, higher):
         assert not isinstance(run(sink.commit(key, slot)), Committed)
     assert run(sink.probe(key, digest_of(winner))) is Evidence.PRESENT
+
+
+def test_sweep_deletes_what_the_chain_rule_bars(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
+    """In a place of a stream the tokens below that of the place before are barred, and their slots stay empty for ever."""
+    opening = stream.opening_of(key, 2, query_id="q", first_batch=0, fingerprint="f", on_rerun=OnRerun.REPLACE)
+    assert isinstance(run(sink.commit(key, opening)), Committed)
+    first, second = stream.place(key, 0), stream.place(key, 1)
+    lower, batch, higher = (sink.stage(table_of(1), first, token, fingerprint="f") for token in (1, 2, 3))
+    assert run(sink.sweep(key)).folders == 1
+    assert staged_folders(table, first) == {folder_of(batch), folder_of(higher)}
+    chain = run(stream.walk(sink, key, opening))
+    assert not isinstance(run(stream.commit(sink, key, chain, stream.batch_of(chain, 0, lower, plan="0"))), Committed)
+    assert isinstance(run(stream.commit(sink, key, chain, stream.batch_of(chain, 0, higher, plan="0"))), Committed)
+    staged = [sink.stage(table_of(2), second, token, fingerprint="f") for token in (2, 3, 4)]
+    assert run(sink.sweep(key)).folders == 2  # the files of `batch` as well
+    assert staged_folders(table, second) == {folder_of(slot) for slot in staged[1:]}
 
 
 def test_sweep_leaves_strangers_alone(sink: SlotLogSink, key: SinkKey, table: Path) -> None:

@@ -261,11 +261,21 @@ class SlotLogSink:
         return Swept(folders, size)
 
     async def _never_commits(self, key: SinkKey, token: int, nonce: str, committed: Slot | None) -> bool:
-        """Whether staged files can never be committed: another write is committed (rule R bars all others), or their slot is closed."""
+        """Whether staged files can never be committed: another write is committed (rule R bars all others), their slot is closed, or theirs
+        is a place in which tokens as low are barred."""
         if committed is not None:
             return (token, nonce) != (committed.token, committed.nonce)
         slot = await self._read(key, token)
-        return slot is not None and slot.nonce != nonce
+        return slot.nonce != nonce if slot is not None else token < await self._lowest(key)
+
+    async def _lowest(self, key: SinkKey) -> int:
+        """The chain rule bars the tokens below this one from a place without closing their slots (`sink.stream`)."""
+        if key.batch is None:
+            return 0
+        before = await self.find(stream.place(key, key.batch - 1)) if key.batch else None
+        if before is None:
+            before = await self.find(key.model_copy(update={"batch": None}))  # the opening
+        return 0 if before is None else before.token
 
     async def _close_below(self, key: SinkKey, token: int, *, lowest: int, fingerprint: str, by: str) -> Slot | None:
         """First half of rule R: the committed slot below `token`, or None once all lower ones are closed."""
