@@ -305,6 +305,14 @@ def test_sweep_deletes_what_the_chain_rule_bars(sink: SlotLogSink, key: SinkKey,
     assert not isinstance(run(stream.commit(sink, key, chain, stream.batch_of(chain, 0, lower, plan="0"))), Committed)
     assert isinstance(run(stream.commit(sink, key, chain, stream.batch_of(chain, 0, higher, plan="0"))), Committed)
     staged = [sink.stage(table_of(2), second, token, fingerprint="f") for token in (2, 3, 4)]
+    found = {(each.sink_key, each.token): each.unreachable for each in run(sink.inventory()).staged}
+    assert found == {
+        (str(first), 2): True,
+        (str(first), 3): False,
+        (str(second), 2): True,
+        (str(second), 3): False,
+        (str(second), 4): False,
+    }
     assert run(sink.sweep(key)).folders == 2  # the files of `batch` as well
     assert staged_folders(table, second) == {folder_of(slot) for slot in staged[1:]}
 

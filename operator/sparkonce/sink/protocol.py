@@ -605,7 +605,7 @@ class StagedFolder:
     files: int
     bytes: int
     unreachable: bool = False
-    """It can never be committed (its slot is closed, or another write is committed): `sweep` deletes it."""
+    """It can never be committed (its slot is closed, another write is committed, or its token is barred): `sweep` deletes it."""
     modified: float = 0.0
     """Unix seconds of the store's clock when its newest object was written; 0 if unknown. Decides nothing."""
 

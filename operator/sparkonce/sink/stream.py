@@ -191,6 +191,15 @@ def place(key: SinkKey, number: int) -> SinkKey:
     return key.model_copy(update={"batch": number})
 
 
+def before(key: SinkKey) -> tuple[SinkKey, ...]:
+    """For a place that is not the opening: places of which the first that is committed bars all lower tokens from this one, by the chain
+    rule. The place before it comes first, then the opening, which is before the first batch whatever its number."""
+    if key.batch is None:
+        return ()
+    opening = key.model_copy(update={"batch": None})
+    return (place(key, key.batch - 1), opening) if key.batch else (opening,)
+
+
 def within(key: SinkKey, opening: Slot) -> SinkKey:
     """The key, as the places of the chain that was opened so are named by."""
     return key.model_copy(update={"native": True}) if mark(opening).native else key

@@ -14,19 +14,19 @@ the others are read. The snapshot alone would not do: it outlives the slots in i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sparkonce import blocking
 from sparkonce.errors import OutputCorrupt
+from sparkonce.sink import stream
 from sparkonce.sink.objects.protocol import Listed, TableObjects
 from sparkonce.sink.protocol import CommittedFile, Effect, Found, Inventory, SinkKey, Slot, SlotState, StagedFolder
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, replaced_by
 from sparkonce.sink.slotlog.snapshot import SLOT_THREADS, listed_after_overwrites, newest_snapshot, replaced_verdict
 from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, is_listed, path_of, visible
-from sparkonce.sink.stream import Chain
 
 THREADS = 8
 """Concurrent reads of slots: one round trip after the other would take as long as everything else together."""
@@ -217,6 +217,7 @@ def _folders(data: Iterable[Listed], slots: _SlotSet) -> Iterable[StagedFolder]:
     for each in data:
         staged.setdefault(_folder(each.path), []).append(each)
     nonces: dict[str, set[tuple[int, str]]] = {}
+    tokens = dict(slots.committed.keys())
     for (sink_key, token), found in slots.committed.items():
         nonces.setdefault(sink_key, set()).add((token, found.slot.nonce if found.slot else ""))
     unreadable = {each.sink_key for each in slots.unreadable}
@@ -226,7 +227,7 @@ def _folders(data: Iterable[Listed], slots: _SlotSet) -> Iterable[StagedFolder]:
             continue
         sink_key = folder.split("/")[1]
         own = named in nonces.get(sink_key, ())
-        decided = sink_key in nonces or (sink_key, named[0]) in slots.closed
+        barred = sink_key in nonces or (sink_key, named[0]) in slots.closed or named[0] < _lowest(sink_key, tokens)
         yield StagedFolder(
             path=folder,
             sink_key=sink_key,
@@ -234,9 +235,16 @@ def _folders(data: Iterable[Listed], slots: _SlotSet) -> Iterable[StagedFolder]:
             nonce=named[1],
             files=sum(not each.path.rpartition("/")[2].startswith("_") for each in objects),
             bytes=sum(each.bytes for each in objects),
-            unreachable=decided and not own and sink_key not in unreadable,
+            unreachable=barred and not own and sink_key not in unreadable,
             modified=max(each.modified for each in objects),
         )
+
+
+def _lowest(sink_key: str, tokens: Mapping[str, int]) -> int:
+    """As `SlotLogSink` in a sweep. tokens: of the committed slots."""
+    key = SinkKey.parse(sink_key)
+    found = (tokens.get(str(each)) for each in (stream.before(key) if key is not None else ()))
+    return next((token for token in found if token is not None), 0)
 
 
 @dataclass(frozen=True)
@@ -265,7 +273,7 @@ async def recorded(objects: TableObjects, key: SinkKey, opening: Slot) -> Record
     known = [committed[path] for path in own if path in committed]
     known += _read_batches(objects, (path for path in own if path not in committed))
     by_number = {layout.batch_of(slot.sink_key): slot for slot in known}
-    chain, found = Chain(opening, opening), []
+    chain, found = stream.Chain(opening, opening), []
     while not chain.ended and (slot := by_number.get(chain.next)) is not None:
         found.append(slot)
         chain = chain.followed_by(slot)

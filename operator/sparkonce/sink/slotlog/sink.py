@@ -270,12 +270,10 @@ class SlotLogSink:
 
     async def _lowest(self, key: SinkKey) -> int:
         """The chain rule bars the tokens below this one from a place without closing their slots (`sink.stream`)."""
-        if key.batch is None:
-            return 0
-        before = await self.find(stream.place(key, key.batch - 1)) if key.batch else None
-        if before is None:
-            before = await self.find(key.model_copy(update={"batch": None}))  # the opening
-        return 0 if before is None else before.token
+        for each in stream.before(key):
+            if (found := await self.find(each)) is not None:
+                return found.token
+        return 0
 
     async def _close_below(self, key: SinkKey, token: int, *, lowest: int, fingerprint: str, by: str) -> Slot | None:
         """First half of rule R: the committed slot below `token`, or None once all lower ones are closed."""
