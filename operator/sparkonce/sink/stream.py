@@ -196,8 +196,7 @@ def before(key: SinkKey) -> tuple[SinkKey, ...]:
     rule. The place before it comes first, then the opening, which is before the first batch whatever its number."""
     if key.batch is None:
         return ()
-    opening = key.model_copy(update={"batch": None})
-    return (place(key, key.batch - 1), opening) if key.batch else (opening,)
+    return (place(key, key.batch - 1), key.whole) if key.batch else (key.whole,)
 
 
 def within(key: SinkKey, opening: Slot) -> SinkKey:
