@@ -25,6 +25,7 @@ from harness.kubeflow import states
 from harness.patience import stretched
 from sparkonce.blocking import run
 from sparkonce.controller.desired import Desired
+from sparkonce.errors import StoreUnavailable
 from sparkonce.kube.review import ACCESS_REVIEWS
 from sparkonce.launch.kubeflow.spec import application, settle_run
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, Resource
@@ -256,8 +257,14 @@ class Attempts:
     def __init__(self, cluster: Cluster, namespace: str, ledger: str, install: str, gateway: str) -> None:
         self.cluster, self.namespace, self.install, self.gateway = cluster, namespace, install, gateway
         self.store = open_blocking(ledger.replace("http://", "etcd://"), install=install)
-        self.lease = run(self.store.open_lease(owner="test"))
+        self.lease = assert_eventually(self._opened, 30.0)  # a new etcd on a busy machine may be silent for a moment
         cluster.api.create(SERVICE_ACCOUNTS, {"metadata": {"name": ACCOUNT}}, namespace)
+
+    def _opened(self) -> Lease:
+        try:
+            return run(self.store.open_lease(owner="test"))
+        except StoreUnavailable as error:
+            raise AssertionError(str(error)) from error
 
     def wanted(self, key: str, **spec: Any) -> Desired:
         """A request for the key; without one, the key is derived from the spec."""
