@@ -491,7 +491,7 @@ def take_write(
         mode=_MODES.get(mode, mode),
         path=path,
         partition_by=tuple(map(str, columns)),
-        options=tuple(str(each._1()).lower() for each in _items(jvm.extraOptions().toSeq())),  # noqa: SLF001 - a pair of Scala's
+        options=tuple(options_of(jvm)),
         dynamic=bool(columns) and _partition_mode(writer) == "dynamic",
         append=call.append,
         **made,
@@ -512,6 +512,12 @@ _MODES = {"error": "errorifexists", "default": "errorifexists"}
 def _items(sequence: Any) -> list[Any]:
     """A sequence of Scala's."""
     return [sequence.apply(at) for at in range(sequence.size())]
+
+
+def options_of(jvm: Any) -> dict[str, str]:
+    """The options of a reader or writer of DataFrames, given as its object in the JVM, by their names in lower case."""
+    pairs = _items(jvm.extraOptions().toSeq())
+    return {str(each._1()).lower(): str(each._2()) for each in pairs}  # noqa: SLF001 - pairs of Scala's
 
 
 def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callable[[], Any], *, call: str) -> Statement:

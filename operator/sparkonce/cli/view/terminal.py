@@ -37,8 +37,12 @@ def line(text: str) -> str:
 def tell(*lines: str, err: bool = False) -> None:
     """Prints each as one line. Without a reader (`sparkonce run FILE | true`) nothing is printed, and the command goes on: its exit code is
     that of the job."""
+    _print("\n".join(map(line, lines)), nl=True, err=err)
+
+
+def _print(text: str, *, nl: bool, err: bool = False) -> None:
     try:
-        typer.echo("\n".join(map(line, lines)), err=err)
+        typer.echo(text, nl=nl, err=err)
     except BrokenPipeError:
         _drop_output(sys.stderr if err else sys.stdout)
 
@@ -52,10 +56,7 @@ def _drop_output(stream: TextIO) -> None:
 
 def write_document(text: str) -> None:
     """Prints a document with only its control characters escaped. Its writer has put texts that contain some in double quotes."""
-    try:
-        typer.echo(shown(text), nl=False)
-    except BrokenPipeError:
-        _drop_output(sys.stdout)
+    _print(shown(text), nl=False)
 
 
 def confirm(question: str) -> bool:

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 from sparkonce.driver import places
+from sparkonce.driver.statements import options_of
 from sparkonce.errors import InvalidInput, NothingCommitted, SparkonceError
-from sparkonce.sink.groups import quoted
+from sparkonce.sink.groups import NULL, quoted
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog import reader as slots
 
@@ -39,8 +40,6 @@ _CHOOSING = ("pathGlobFilter", "recursiveFileLookup", "modifiedBefore", "modifie
 """Options of a reader of Parquet that choose among files. All others leave the rows of a slot log as they are."""
 _GLOB = re.compile(r"[*?{}\[\]\\]")
 """Characters that Hadoop's patterns give a meaning."""
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Spark's name of the folder of null, and of the empty text."""
 _ALL_FILES = ("*", "*.parquet")
 
 
@@ -94,7 +93,7 @@ class ScriptReads:
 
         Raises: InvalidInput, which ends the job: see above.
         """
-        options = {str(name).lower(): value for name, value in options_of(reader).items()}
+        options = options_of(reader._jreader)
         recursive = options.get("recursivefilelookup", "").lower() == "true"
         found = [self._place(reader._spark, path, recursive=recursive) for path in paths]
         name = next((place.output for place in found if place is not None), None)
@@ -114,20 +113,21 @@ class ScriptReads:
                 f"has the option {choosing[0]}, which chooses among files. Leave it out, and filter the rows",
             )
         try:
-            rows, columns = slots.read(reader._spark, self._logs[name]), slots.partitioned_by(self._logs[name])
+            rows = slots.read(reader._spark, self._logs[name])
+            columns = slots.partitioned_by(self._logs[name]) if any(belows) else ()
         except NothingCommitted:
             return plainly([self._logs[name]])
-        picked = [chosen(below, columns or ()) if columns is not None or not below else None for below in belows]
-        if any(each is None for each in picked) or len({each.levels for each in picked if each is not None}) > 1:
+        found_rows = [chosen(below, columns) for below in belows] if columns is not None else []
+        picked = [each for each in found_rows if each is not None]
+        if columns is None or len(picked) < len(belows) or len({each.levels for each in picked}) > 1:
             self._refuse(
                 paths,
                 name,
                 "names files, or folders that are no partitions of it. Read the folder, and filter the rows",
             )
-        rows = _filtered(rows, [each for each in picked if each is not None])
         whole = self._is_base(reader._spark, options.get("basepath"), name, paths)
-        left_out = () if whole or picked[0] is None else (columns or ())[: picked[0].levels]
-        return _as_asked(reader, rows.drop(*left_out))
+        left_out = () if whole else columns[: picked[0].levels]
+        return _as_asked(reader, _filtered(rows, picked).drop(*left_out))
 
     def _place(self, session: Any, path: str, *, recursive: bool) -> _ReadPlace | None:
         # sparkonce itself reads files by their paths, thousands of them, and so may a script that was given them (`sparkonce.files`).
@@ -169,16 +169,6 @@ class ScriptReads:
         )
 
 
-def options_of(reader: Any) -> dict[str, str]:
-    """The options of a `DataFrameReader`, as they were spelled last."""
-    given = reader._jreader.extraOptions().iterator()
-    found = {}
-    while given.hasNext():
-        pair = given.next()
-        found[str(pair._1())] = str(pair._2())
-    return found
-
-
 def _may_match(name: str, pattern: str) -> bool:
     """Whether a part of a pattern may match a folder's name; alternatives in braces may match any."""
     return fnmatchcase(name, re.sub(r"\{.*", "*", pattern))
@@ -199,9 +189,9 @@ def _filtered(rows: DataFrame, picked: Sequence[ChosenRows]) -> DataFrame:
 
 
 def _is_value(rows: DataFrame, column: str, text: str) -> Column:
-    """Whether Spark would name the folder of a row's value like that: it casts values to text."""
+    """Whether Spark would name the folder of a row's value like that: it casts values to text, and has one name for null and no text."""
     value = rows[quoted(column)].cast("string")
-    return value.isNull() | (value == "") if text == _NULL else value.eqNullSafe(text)
+    return value.isNull() | (value == "") if text == NULL else value.eqNullSafe(text)
 
 
 def _as_asked(reader: Any, rows: DataFrame) -> DataFrame:

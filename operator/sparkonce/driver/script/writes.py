@@ -35,7 +35,7 @@ from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.context import Job
 from sparkonce.driver.native import Native
 from sparkonce.driver.script.creates import declared_by
-from sparkonce.driver.script.reads import ScriptReads, options_of
+from sparkonce.driver.script.reads import ScriptReads
 from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, permanently, unfit
 from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
@@ -46,6 +46,7 @@ from sparkonce.driver.statements import (
     Target,
     described,
     issue,
+    options_of,
     quoted,
     recognised,
     take_write,
@@ -85,8 +86,8 @@ _PARQUET = frozenset(
         "path",
     }
 )
-"""Options of a Parquet writer that a slot log leaves out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`. Not
-so those that encrypt files, and what nobody knows."""
+"""Options of a Parquet writer that a slot log leaves out: they change neither rows nor what readers see, or are `FrameWrite.dynamic`.
+A write with any other option is refused: leaving out one that encrypts files would store them in plain text."""
 _BLOOM = "parquet.bloom.filter."
 """Beginning of further ones."""
 _SECRETS = re.compile("[?;]")
@@ -626,7 +627,7 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
             given = inspect.signature(original).bind(self, *arguments, **named).arguments
             paths = given.get("paths", given.get("path"))
             if paths is None:  # `option("path", ...).load()`
-                paths = options_of(self).get("path")
+                paths = options_of(self._jreader).get("path")
             paths = [paths] if isinstance(paths, str) else paths
             parquet = original.__name__ == "parquet" or (given.get("format") or self._jreader.source()) == "parquet"
             if not parquet or not paths or not all(isinstance(path, str) for path in paths):
