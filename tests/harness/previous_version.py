@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "0e2b9d1bd1266e82eb37276c390c1aec2980e552"
+IN_USE = "8d88b440c172e2e85eeacf761aeee2fcebd2e465"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 
