@@ -4,7 +4,7 @@
 
 POST /orders appends its body and answers 201 with the line's number. In its query, `status=500` answers that after the effect, `break=1`
 closes the connection after the effect, `silent=1` never answers, `slow=S` waits S seconds before the effect, and `size=N` answers with N
-bytes. GET answers with the number of effects.
+bytes. GET answers with the number of effects, or with `size=N` bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.answer(200, str(_count()).encode())
+        asked = self.asked()
+        self.answer(200, b"x" * int(asked["size"]) if "size" in asked else str(_count()).encode())
 
     def do_POST(self) -> None:
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        asked = self.asked()
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if "slow" in asked:
             time.sleep(float(asked["slow"]))  # other requests with the key arrive meanwhile
@@ -46,6 +47,9 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(
             int(asked.get("status", "201")), b"x" * int(asked["size"]) if "size" in asked else str(number).encode()
         )
+
+    def asked(self) -> dict[str, str]:
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

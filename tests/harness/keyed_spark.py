@@ -1,6 +1,6 @@
 """Unmodified Spark on an Iceberg REST catalog: `python -m harness.keyed_spark FOLDER ICEBERG_JAR URL NUMBER ROUNDS [SHARED]`.
 
-It makes a table of its own and appends to one that others write, too, and writes as one JSON object what it was told of each statement.
+It makes a table of its own and appends to one that others write, too, and writes as one JSON object which statements failed, and how.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from pyspark.sql import SparkSession
 
 from harness.iceberg_rest import EXTENSIONS, lake_at
 
+TRACE = 50_000
+"""Characters of an error with its Java stack traces."""
+
 
 def main(folder: Path, jar: str, url: str, *, number: int, rounds: int, shared: str = "shared") -> None:
     builder = SparkSession.builder.master("local[1]")
     settings = {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS, "spark.ui.enabled": "false", **lake_at(url)}
+    settings["spark.sql.pyspark.jvmStacktrace.enabled"] = "true"
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    failed: list[str] = []
+    failed: dict[str, str] = {}
 
     def runs(statement: str) -> None:
         try:
             spark.sql(statement)
         except (PySparkException, Exception) as error:
-            told = str(error).splitlines()
-            causes = [line for line in told if line.startswith("Caused by")]
-            failed.append(f"{statement}: {'; '.join([told[0], *causes])}")
+            failed[statement] = str(error)[:TRACE]
 
     own = f"lake.sales.own{number}"
     runs(f"CREATE TABLE {own} (n BIGINT) USING iceberg")

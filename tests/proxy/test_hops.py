@@ -161,6 +161,27 @@ def test_a_reply_that_is_cut_while_it_is_passed_on_is_cut_for_the_client(line: L
     assert line.effects(key) == 1
 
 
+@pytest.mark.parametrize(("size", "whole"), [(SIZE, True), (LARGE, False)])
+def test_a_catalogs_answer_is_sent_whole_or_not_at_all(tmp_path: Path, size: int, whole: bool) -> None:
+    """Iceberg's client repeats what was answered with 502, and fails a statement whose answer broke off: of a short answer that is cut
+    behind the proxy it gets no part. A long one is passed on while it comes."""
+    with (
+        counting_service(tmp_path) as (port, _),
+        in_front_of(f"127.0.0.1:{port}") as behind,
+        started_proxy(tmp_path, f"http://{behind.address}", "--profile", "iceberg", shows="/") as (url, _),
+    ):
+        table = f"{url}/v1/namespaces/sales/tables/orders?size={size}"
+        assert len(httpx.get(table, timeout=60.0).content) == size
+        behind.cut_after = size // 2
+        if whole:
+            answer = httpx.get(table, timeout=60.0)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (502, 502)
+        else:
+            with pytest.raises(httpx.TransportError):
+                httpx.get(table, timeout=60.0)
+        assert len(httpx.get(table, timeout=60.0).content) == size
+
+
 @pytest.mark.parametrize("fault", [loses_reply, cuts_reply])
 def test_a_reply_lost_at_both_hops_is_one_effect(line: Line, fault: Fault) -> None:
     """The service's reply does not reach the proxy, nor the proxy's refusal the client: the repetition gets 503 `unknown-outcome`."""

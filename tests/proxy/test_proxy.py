@@ -161,8 +161,13 @@ def test_required_keys_and_other_methods(place: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--upstream", "ftp://x", "--store", "memory:"], "the upstream is not http(s)://HOST[:PORT][/PATH]"),
-        (["--upstream", "http://ann:hunter2@x", "--store", "memory:"], "the upstream is not http(s)"),
+        (["--upstream", "ftp://x", "--store", "memory:"], "--upstream is 'ftp://x'; give http(s)://HOST[:PORT][/PATH]"),
+        (["--upstream", "orders:3000", "--store", "memory:"], "--upstream is 'orders:3000'; give http(s)://HOST"),
+        (
+            ["--upstream", "http://x:99999", "--store", "memory:"],
+            "--upstream has a host or a port that is none; give http(s)://HOST",
+        ),
+        (["--upstream", "http://ann:hunter2@x", "--store", "memory:"], "--upstream has a user, a query or a fragment"),
         (["--upstream", "http://x", "--store", "redis://:hunter2@x"], "is no ledger of answers"),
         (["--upstream", "http://x", "--store", "memory:", "--listen", "8080"], "--listen is '8080'; give HOST:PORT"),
         (["--upstream", "http://x", "--store", "memory:", "--profile", "hive"], "the only profile is iceberg"),

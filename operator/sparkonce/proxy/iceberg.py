@@ -83,6 +83,9 @@ LIFETIME = 3600.0
 """Seconds. Clients repeat a request for minutes; all their keys of this time share one ceiling."""
 LARGEST_COMMIT = 8 * 1024 * 1024
 """Bytes of a request: schemas of thousands of columns have some."""
+WHOLE = 1024 * 1024
+"""Bytes up to which an answer is held until all of it is there: a table's metadata with some thousand snapshots. Iceberg's client repeats a
+request that got no answer, and fails the statement where an answer broke off, as it does when this proxy dies in its middle."""
 LOADED = frozenset({"updateTable", "createTable", "registerTable", "replaceView", "createView", "registerView"})
 """Operations whose answer is what is loaded afterwards, or a part of it."""
 PLAIN = frozenset({"namespace", "properties", "updated", "removed", "missing"})
@@ -163,6 +166,7 @@ def catalog_policy(lifetime: float = LIFETIME, *, service: str = "") -> ReplyPol
         lifetime=lifetime,
         busy_status=503,
         max_request_bytes=LARGEST_COMMIT,
+        max_response_bytes=WHOLE,
     )
 
 

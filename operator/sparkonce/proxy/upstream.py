@@ -1,4 +1,4 @@
-"""An ASGI application that forwards each request to one upstream and streams its answer back unchanged.
+"""An ASGI application that forwards each request to one upstream and gives its answer back unchanged.
 
 What an error proves decides what becomes of a key. A connection that could not be made proves that nothing was sent, so the key is free
 (`Refusal`); any later error proves nothing (502, 504). Requests with a key therefore get a connection of their own: on one that is kept
@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -24,6 +24,7 @@ from sparkonce.replies.protocol import Reply
 
 LOG = logging.getLogger(__name__)
 
+FORM = "http(s)://HOST[:PORT][/PATH]"
 CONNECTS = 5.0
 """Seconds for a connection: an upstream that is there answers in milliseconds."""
 CONNECTIONS = 1000
@@ -71,6 +72,40 @@ def reporting_cuts(app: App) -> App:
     return answered
 
 
+class _PassedAnswer:
+    """An answer on its way to the client: sent whole if it has at most `whole` bytes, else as it comes."""
+
+    def __init__(self, send: Send, whole: int) -> None:
+        self._send, self._whole = send, whole
+        self._start: Asgi = {}
+        self._held = bytearray()
+        self.began = False
+        """The client may have a part of it."""
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._start = {"type": "http.response.start", "status": status, "headers": headers}
+        if not self._whole:
+            await self._begin()
+
+    async def part(self, body: bytes) -> None:
+        self._held += body
+        if self.began or len(self._held) > self._whole:
+            await self._pass_on(more=True)
+
+    async def end(self) -> None:
+        await self._pass_on(more=False)
+
+    async def _begin(self) -> None:
+        if not self.began:
+            self.began = True
+            await self._send(self._start)
+
+    async def _pass_on(self, *, more: bool) -> None:
+        await self._begin()
+        body, self._held = bytes(self._held), bytearray()
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
 class Upstream:
     def __init__(
         self,
@@ -79,26 +114,20 @@ class Upstream:
         timeout: float,
         ca: Path | None = None,
         refused: Callable[[Refusal], Reply] = problem_of,
+        whole: int = 0,
     ) -> None:
         """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream; `ca`: PEM file of
-        the CA that signed its certificate; None: those that Python trusts; `refused`: the form of a 502 or 504.
-        Raises: InvalidInput."""
-        parts = urlsplit(url)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.query
-            or parts.fragment
-            or parts.username
-        ):
-            raise InvalidInput("the upstream is not http(s)://HOST[:PORT][/PATH]")
+        the CA that signed its certificate; None: those that Python trusts; `refused`: the form of a 502 or 504; `whole`: bytes up to which
+        an answer is read whole before any of it is sent, for clients that repeat a request without an answer, and not one whose answer
+        broke off. Raises: InvalidInput."""
+        parts = _address(url)
         if ca is not None and parts.scheme != "https":
             raise InvalidInput("--upstream-ca needs an upstream at https://")
         try:
             trusted = ssl.create_default_context(cafile=ca)
         except OSError as problem:  # also of TLS
             raise InvalidInput(f"--upstream-ca {ca} is no PEM file with a CA: {problem}") from None
-        self._base, self._refused = url.rstrip("/"), refused
+        self._base, self._refused, self._whole = url.rstrip("/"), refused, whole
         within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
         kept = httpx.Limits(max_connections=CONNECTIONS)
         single = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
@@ -132,16 +161,15 @@ class Upstream:
         request = client.build_request(
             scope["method"], url, headers=headers, content=_body(receive) if has_body else None
         )
-        began = False
+        passed = _PassedAnswer(send, self._whole)
         try:
             async with contextlib.aclosing(await client.send(request, stream=True)) as answer:
                 dropped = _HOP | _named(answer.headers.raw)
                 kept = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in dropped]
-                began = True
-                await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+                await passed.start(answer.status_code, kept)
                 async for part in answer.aiter_raw():
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
+                    await passed.part(part)
+                await passed.end()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise Refusal(
                 503,
@@ -150,10 +178,12 @@ class Upstream:
                 retry_after=1,
             ) from error
         except httpx.TimeoutException:
-            await self._failed(send, 504, "the service did not answer in time", began=began)
+            await self._failed(send, 504, "the service did not answer in time", began=passed.began)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             LOG.warning("the upstream failed: %s", error)
-            await self._failed(send, 502, "the connection to the service broke before it had answered", began=began)
+            await self._failed(
+                send, 502, "the connection to the service broke before it had answered", began=passed.began
+            )
 
     async def _failed(self, send: Send, status: int, what: str, *, began: bool) -> None:
         reply = self._refused(
@@ -184,6 +214,20 @@ class Upstream:
             return None
         kept = [(name.lower(), value) for name, value in answer.headers.items()]
         return Reply(answer.status_code, tuple(kept), bytes(read))
+
+
+def _address(url: str) -> SplitResult:
+    """Raises: InvalidInput, which shows no password and no query."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, or no such port
+        raise InvalidInput(f"--upstream has a host or a port that is none; give {FORM}") from None
+    if parts.username is not None or parts.query or parts.fragment:
+        raise InvalidInput(f"--upstream has a user, a query or a fragment, which no request would carry; give {FORM}")
+    if not fits:
+        raise InvalidInput(f"--upstream is {url!r}; give {FORM}")
+    return parts
 
 
 def raw_path(scope: Asgi) -> str:

@@ -78,7 +78,7 @@ def proxy(
         raise without_extra("the proxy", missing, extra="proxy") from None
     from sparkonce.asgi import App, IdempotencyMiddleware
     from sparkonce.listening import Listening
-    from sparkonce.proxy.iceberg import LIFETIME, CatalogProxy, catalog_error, catalog_policy
+    from sparkonce.proxy.iceberg import LIFETIME, WHOLE, CatalogProxy, catalog_error, catalog_policy
     from sparkonce.proxy.upstream import Upstream, reporting_cuts
     from sparkonce.replies.open import counted, open_replies
     from sparkonce.replies.policy import ReplyPolicy, Scope
@@ -101,7 +101,7 @@ def proxy(
     ledger = counted(open_replies(store), metrics.stored)
     app: App
     if profile == "iceberg":
-        before = Upstream(upstream, timeout=timeout, ca=upstream_ca, refused=catalog_error)
+        before = Upstream(upstream, timeout=timeout, ca=upstream_ca, refused=catalog_error, whole=WHOLE)
         app = CatalogProxy(before, store=ledger, policy=policy, meter=metrics)
     else:
         before = Upstream(upstream, timeout=timeout, ca=upstream_ca)
