@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkonce.driver.script.reads import ChosenRows, chosen
+from sparkonce.driver.script.reads import ChosenRows, chosen, named_files
 
 COLUMNS = ("year", "Store id")
 
@@ -54,3 +54,22 @@ def test_a_table_without_partitions_has_files_only() -> None:
     """One wildcard stands for all of them."""
     assert chosen(["*"], ()) == chosen(["*.parquet"], ()) == ChosenRows(0)
     assert chosen(["*", "*"], ()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("SELECT * FROM parquet.`out/*/*`", ["out/*/*"]),
+        ("select * from a join `PARQUET` . `s3a://b/out`", ["s3a://b/out"]),
+        ("SELECT * FROM parquet.out WHERE x > 1", ["out"]),
+        ("SELECT * FROM csv.`a``b`, text.`c`", ["a`b", "c"]),
+        ("CREATE TEMPORARY VIEW v USING parquet OPTIONS (path 'out/*')", ["out/*"]),
+        ('CREATE TEMPORARY VIEW v USING parquet OPTIONS ("path" = "out")', ["out"]),
+        ("SELECT parquet.id.x, p.out, sparquet.`out` FROM lake.parquet", []),
+        ("SELECT path FROM t WHERE path = 'out/x'", []),
+        ("parquet.`out`", ["out"]),
+    ],
+)
+def test_files_that_sql_names_are_found(text: str, paths: list[str]) -> None:
+    """By a format and a path, or by the option of a view; columns and tables that look like it are none."""
+    assert named_files(text) == paths

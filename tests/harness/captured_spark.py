@@ -264,6 +264,11 @@ def unreadable(spark: Any, folder: Path) -> dict[str, Callable[[], object]]:
         "option": lambda: spark.read.parquet("parts", pathGlobFilter="*.parquet"),
         "recursive": lambda: spark.read.option("recursiveFileLookup", True).parquet(str(folder)),
         "base": lambda: spark.read.option("basePath", "parts/v=1").parquet("parts/v=1"),
+        "by SQL": lambda: spark.sql("SELECT * FROM parquet.`parts/*/*/*/*`"),
+        "by SQL, uncommitted": lambda: spark.sql("INSERT INTO orders SELECT id FROM parquet.`other/*/*/*/*`"),
+        "as a table": lambda: spark.table("parquet.`parts/*/*/*/*`"),
+        "as a table, by a reader": lambda: spark.read.table("parquet.`parts`"),
+        "as a view": lambda: spark.sql("CREATE TEMPORARY VIEW r USING parquet OPTIONS (path 'parts/*/*/*/*')"),
     }
 
 

@@ -114,6 +114,11 @@ def test_a_read_that_would_show_files_nobody_committed_is_refused(facts: dict[st
         "option": "has the option pathGlobFilter, which chooses among files. Leave it out",
         "recursive": "takes in other places too",
         "base": "has the basePath parts/v=1, which is below it. Give the folder",
+        "by SQL": "is by SQL, which shows them as they are. Read the folder by `spark.read.parquet`, and make a view",
+        "by SQL, uncommitted": "is by SQL",
+        "as a table": "is by SQL",
+        "as a table, by a reader": "is by SQL",
+        "as a view": "is by SQL",
     }
     assert {name: text for name, text in said.items() if expected[name] not in str(text)} == {}
     assert said.keys() == expected.keys()

@@ -11,7 +11,7 @@ committed, or were replaced. So such reads never reach Spark:
   unless `basePath` names the folder.
 * Where nothing is committed yet, Spark is asked for the folder and says what it would say.
 * What cannot be told from the rows (other patterns, names of files, options that choose among files, other folders in the same call) is
-  refused by name.
+  refused by name, and so is SQL that names such files itself (``parquet.`out/*/*` ``).
 
 Spark's rule for partition columns below a path: `PartitioningAwareFileIndex.basePaths`.
 """
@@ -41,6 +41,11 @@ _CHOOSING = ("pathGlobFilter", "recursiveFileLookup", "modifiedBefore", "modifie
 _GLOB = re.compile(r"[*?{}\[\]\\]")
 """Characters that Hadoop's patterns give a meaning."""
 _ALL_FILES = ("*", "*.parquet")
+_FORMATS = "parquet|orc|avro|csv|json|text|xml|binaryfile"
+_FILES = re.compile(rf"(?<![\w.`])`?(?:{_FORMATS})`?\s*\.\s*(?:`((?:[^`]|``)+)`|(\w+)\b)(?!\s*\.)", re.IGNORECASE)
+_OPTIONS = re.compile(r"\bUSING\b.*?\bOPTIONS\s*\((.*)", re.IGNORECASE | re.DOTALL)
+_PATH = re.compile(r"""\bpath["'`]?\s*=?\s*(?:"([^"]+)"|'([^']+)')""", re.IGNORECASE)
+"""Of a view that is made of files: `CREATE TEMPORARY VIEW v USING parquet OPTIONS (path 'out')`."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,13 @@ def chosen(below: Sequence[str], columns: Sequence[str]) -> ChosenRows | None:
                 return None
             values.append((column, unquote(value)))
     return ChosenRows(min(len(below), len(columns)), tuple(values))
+
+
+def named_files(text: str) -> list[str]:
+    """The paths that a text of SQL, or a table's name, may read files at by itself. It is searched, not parsed: one in a comment counts."""
+    options = _OPTIONS.search(text)
+    named = [*_FILES.findall(text), *(_PATH.findall(options[1]) if options else ())]
+    return [(one or other).replace("``", "`") for one, other in named]
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,16 @@ class ScriptReads:
         whole = self._is_base(reader._spark, options.get("basepath"), name, paths)
         left_out = () if whole else columns[: picked[0].levels]
         return _as_asked(reader, _filtered(rows, picked).drop(*left_out))
+
+    def refuse_named(self, session: Any, text: str) -> None:
+        """text: SQL, or the name of a table. Raises: InvalidInput, which ends the job: it names files where a slot log keeps them."""
+        for path in named_files(text):
+            if (place := self._place(session, path, recursive=False)) is not None:
+                self._refuse(
+                    [path],
+                    place.output,
+                    "is by SQL, which shows them as they are. Read the folder by `spark.read.parquet`, and make a view of it",
+                )
 
     def _place(self, session: Any, path: str, *, recursive: bool) -> _ReadPlace | None:
         # sparkonce itself reads files by their paths, thousands of them, and so may a script that was given them (`sparkonce.files`).
