@@ -100,11 +100,14 @@ class Proxy:
 
     async def _close(self) -> None:
         self._server.close()
-        await self._cut()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while True:  # a connection that was just accepted gets its task, and opens the next one, while others end
+            await self._cut()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if not others and not self._open:
+                return
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     async def _cut(self) -> None:
         for writer in list(self._open):
