@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import lane_fluss
 import pyarrow as pa
 
 import sparkonce
@@ -26,10 +27,19 @@ if TYPE_CHECKING:
 
     from harness.kafka import Cluster
 
+
+class Servers(NamedTuple):
+    kafka: Cluster
+    fluss: str
+    """Address."""
+
+
 BATCH = 10
 NAME = "tap"
 TOPIC = "topic"
 """File with the location of the topic."""
+ADDRESS = "fluss"
+"""File with the address of Fluss; the table has the name of the folder above."""
 _commits = count(1)
 Rows = Callable[[pa.Table, int], None]
 """Appends rows; their last number."""
@@ -93,6 +103,24 @@ def kafka_file(folder: Path) -> Iterator[tuple[int, Rows]]:
         save(folder, last)
 
     yield saved(folder), append
+
+
+@contextmanager
+def fluss_file(folder: Path) -> Iterator[tuple[int, Rows]]:
+    """pyfluss, whose writer is idempotent while its process lives; the position is in a file that is written after each flush."""
+    lane_fluss.client()
+    with lane_fluss.appender((folder / ADDRESS).read_text(), fluss_table(folder)) as write:
+
+        def append(rows: pa.Table, last: int) -> None:
+            write(rows)
+            committed()
+            save(folder, last)
+
+        yield saved(folder), append
+
+
+def fluss_table(folder: Path) -> str:
+    return "t" + "".join(each for each in folder.parent.name if each.isalnum())
 
 
 @contextmanager
@@ -172,24 +200,31 @@ WRITERS = {
     "pyiceberg append, position in its snapshot": iceberg_snapshot,
     "sparkonce.writer on Kafka": kafka_sparkonce,
     "Kafka producer, position in a file": kafka_file,
+    "pyfluss, position in a file": fluss_file,
 }
 
 
-def prepare(which: str, folder: Path, kafka: Cluster) -> None:
+def prepare(which: str, folder: Path, servers: Servers) -> None:
     """Makes an empty table or topic where the program expects one."""
     folder.mkdir()
     if "Kafka" in which:
-        (folder / TOPIC).write_text(kafka.url(kafka.topic()))
+        (folder / TOPIC).write_text(servers.kafka.url(servers.kafka.topic()))
+    if "fluss" in which:
+        (folder / ADDRESS).write_text(servers.fluss)
+        lane_fluss.made(servers.fluss, fluss_table(folder))
     if which.startswith("pyiceberg"):
         catalog = catalog_of(folder)
         catalog.create_namespace("lake")
         catalog.create_table("lake.numbers", pa.schema([("n", pa.int64())]))
 
 
-def rows(which: str, folder: Path, kafka: Cluster) -> list[int]:
+def rows(which: str, folder: Path, servers: Servers) -> list[int]:
     """The numbers in the table or topic, as a reader sees them."""
     if "Kafka" in which:
-        return [json.loads(value)["n"] for value in kafka.values((folder / TOPIC).read_text().rpartition("/")[2])]
+        topic = (folder / TOPIC).read_text().rpartition("/")[2]
+        return [json.loads(value)["n"] for value in servers.kafka.values(topic)]
+    if "fluss" in which:
+        return lane_fluss.numbers(servers.fluss, fluss_table(folder))
     if which.startswith("pyiceberg"):
         found = catalog_of(folder).load_table("lake.numbers").scan().to_arrow()
     elif which.startswith("write_deltalake"):

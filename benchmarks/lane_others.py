@@ -1,8 +1,9 @@
 """What becomes of rows whose writer is killed, doubled or frozen: `PYTHONPATH=tests python benchmarks/lane_others.py` prints a table.
 
-The writers are in `lane_other_taps.py`, on local folders and on one broker of Kafka. Afterwards one undisturbed run brings each table to
-its end; what is missing then is lost, and what is there more than once is doubled. Where moments are drawn, a few kills may all miss the
-milliseconds between a commit and the position that is saved after it: in the column "after a commit" every kill is there.
+The writers are in `lane_other_taps.py`, on local folders, on one broker of Kafka, and on a Fluss of one node. Afterwards one undisturbed
+run brings each table to its end; what is missing then is lost, and what is there more than once is doubled. Where moments are drawn, a few
+kills may all miss the milliseconds between a commit and the position that is saved after it: in the column "after a commit" every kill is
+there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from lane_other_taps import WRITERS, prepare, rows
+from lane_fluss import fluss
+from lane_other_taps import WRITERS, Servers, prepare, rows
 
 from harness.kafka import cluster
 
@@ -95,18 +97,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--only", default="", help="writers with this in their name")
     arguments = parser.parse_args()
     print("| writer | " + " | ".join(FAULTS) + " |\n| --- |" + " --- |" * len(FAULTS))
-    with tempfile.TemporaryDirectory() as place, cluster(Path(place), brokers=1) as kafka:
-        for which in WRITERS:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        tempfile.TemporaryDirectory() as other,
+        cluster(Path(place), brokers=1) as kafka,
+        fluss(Path(other)) as address,
+    ):
+        servers = Servers(kafka, address)
+        for which in (each for each in WRITERS if arguments.only in each):
             cells = []
             for name, fault in FAULTS.items():
                 with tempfile.TemporaryDirectory() as base:
                     folder = Path(base) / "tap"
-                    prepare(which, folder, kafka)
+                    prepare(which, folder, servers)
                     fault(which, folder, random.Random(f"{arguments.seed} {name}"), arguments.kills)
                     code = end(start(which, folder))
-                    found = Counter(rows(which, folder, kafka))
+                    found = Counter(rows(which, folder, servers))
                 lost = sum(n not in found for n in range(1, COUNT + 1))
                 doubled = sum(times - 1 for times in found.values())
                 cells.append(f"{lost} lost, {doubled} doubled" + (f", the last run ended with {code}" if code else ""))
