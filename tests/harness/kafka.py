@@ -148,6 +148,7 @@ def cluster(folder: Path, *, brokers: int) -> Iterator[Cluster]:
                 "transaction.state.log.replication.factor": brokers,
                 "transaction.state.log.min.isr": min(2, brokers),
                 "broker.session.timeout.ms": 6000,
+                "log.cleaner.backoff.ms": 200,
             }
             file = folder / f"broker-{number}.properties"
             file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

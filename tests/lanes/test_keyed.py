@@ -150,7 +150,14 @@ def test_without_keys_nothing_is_deleted(tmp_path: Path) -> None:
     assert written(tmp_path / "t") == [{"id": 1, "_deleted": "no"}]
 
 
-def test_a_topic_takes_no_keys() -> None:
-    """Its messages have none in this version."""
-    with pytest.raises(InvalidInput, match="keys are for a lane of a table, and kafka://b:9092/t is a topic of Kafka"):
-        sparkonce.writer("kafka://b:9092/t", name="tap", keys=["id"])
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (["_lane"], "the column _lane cannot be one of the keys: a message's key has the lane's name under it"),
+        (["x" * 397], "the names of the keys take 401 bytes of JSON, and on Kafka they may take 400"),
+    ],
+)
+def test_a_message_has_room_for_keys(keys: list[str], why: str) -> None:
+    """Other keys are refused before any broker is asked."""
+    with pytest.raises(InvalidInput, match=why):
+        sparkonce.writer("kafka://127.0.0.1:1/t", name="tap", keys=keys)

@@ -18,11 +18,16 @@ successor.
 sequence number in a header, too, and the last message of each place carries the mark and the columns; the newest of them in the topic then
 decides. Where none is left, only the writer's owner knows whether the lane is new: it says `begin=True`, or is refused.
 
+**Rows with keys** (`lanes.keyed`) are for a compacted topic, and for no other: its brokers remove what a later message with the same key
+has replaced, and no message for its age. The message's key has the lane's name beside the values of the key columns. So nothing but the
+lane itself replaces its messages, and its newest one, which has the mark, is always left.
+
 Source: KIP-98 (transactions), KIP-447 (stable offsets), KIP-360 (epochs of producers).
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -47,10 +52,12 @@ from sparkonce.lanes.kafka_topic import (
     MarkFound,
     TopicFacts,
     TransactionAborted,
+    TransactionLost,
     TransactionRefused,
     group_of,
     mark_on,
 )
+from sparkonce.lanes.keyed import key_names
 from sparkonce.lanes.naming import lane_name
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
 
@@ -61,6 +68,14 @@ if TYPE_CHECKING:
 LINGER = 0.1
 POSITION_LIMIT = 3072
 """Bytes of a position's JSON: brokers keep 4,096 of a mark by default (`offset.metadata.max.bytes`)."""
+KEY_NAMES_LIMIT = 400
+"""Bytes of the names of the key columns in a mark, whose other fields take 600 beside the position."""
+LANE = "_lane"
+"""In a message's key: the lane's name."""
+KEY_ENDS = b"\t"
+"""Between a message's key and its value, while they wait: no JSON text has one."""
+LOOK = 1.0
+"""Seconds for a mark before the lane is acquired, so that a writer with other keys leaves it to the one that has it."""
 BATCHES = 64
 """Batches of one transaction."""
 SPARE = 81_920
@@ -71,11 +86,12 @@ FENCED = "another writer has acquired the lane, or Kafka has ended a transaction
 class KafkaLog:
     """A `LaneLog` in a topic. location: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
 
-    client: further settings of librdkafka, as for security. begin: the lane may begin anew where the topic no longer tells whether it
-    existed. one_copy: a topic, or Kafka's own topics, with one replica or one in-sync replica are taken.
+    keys: as `LaneOwner.keys`; None takes those that the lane has. client: further settings of librdkafka, as for security. begin: the lane
+    may begin anew where the topic no longer tells whether it existed. one_copy: a topic, or Kafka's own topics, with one replica or one
+    in-sync replica are taken.
 
     Raises:
-        InvalidInput: not a location, a name or a setting.
+        InvalidInput: not a location, a name, keys or a setting.
         LibraryMissing: confluent-kafka is not installed.
     """
 
@@ -88,17 +104,19 @@ class KafkaLog:
         location: str,
         name: str,
         *,
+        keys: Sequence[str] | None = None,
         client: Mapping[str, Any] | None = None,
         begin: bool = False,
         one_copy: bool = False,
     ) -> None:
         self.name, self.uri = lane_name(name), location
+        self._given_keys = None if keys is None else _message_keys(keys)
         self._topic = KafkaTopic(location, client or {})
         self._begin, self._one_copy = begin, one_copy
         self._id = group_of(self._topic.name, self.name)
         self._producer: Producer | None = None
         self._group: Consumer | None = None
-        self._facts = TopicFacts(1, 0)
+        self._facts = TopicFacts()
         self._partition, self._first_epoch = 0, 1
         self._mark = KafkaMark(lane=self.name, epoch=1, first=1, last=0, base=0)
         """The last one that is known to be committed."""
@@ -111,6 +129,8 @@ class KafkaLog:
         """A transaction is to be aborted before the next one begins."""
         self._doubted = False
         """One was aborted, and the mark was not read since."""
+        self._lost = False
+        """The producer has come to its end, and the mark says what became of its transaction."""
         self._tail = -1
         """Offset of the newest message that was taken by the brokers."""
         self._asked: Future[None] | None = None
@@ -122,6 +142,12 @@ class KafkaLog:
         import pyarrow as pa
 
         texts = json_texts(table)
+        if texts and (names := self._mark.keys):
+            lane = json.dumps({LANE: self.name}).encode()[:-1]
+            texts = [
+                lane + b"," + key[1:] + KEY_ENDS + text
+                for key, text in zip(json_texts(table.select(names)), texts, strict=True)
+            ]
         limit = self._facts.message_limit - self._spare
         if texts and (longest := max(map(len, texts))) > limit:
             raise InvalidInput(
@@ -137,6 +163,11 @@ class KafkaLog:
 
     def acquire(self) -> LaneOwner:
         self._facts = self._topic.facts(one_copy=self._one_copy)
+        if self._given_keys is not None:
+            with suppress(
+                OutputUnavailable
+            ):  # an open transaction hides the mark; it is seen once the lane is acquired
+                self._keys_with(self._committed(within=LOOK))
         deadline = time.monotonic() + self._topic.ended
         while True:
             try:
@@ -153,15 +184,21 @@ class KafkaLog:
     def _claimed(self) -> LaneOwner:
         """Raises: TransactionRefused: by another writer that acquires the lane. Else as `acquire`."""
         self._fenced, self._open, self._entry, self._asked = "", None, None, None
-        self._broken = self._doubted = False
+        self._broken = self._doubted = self._lost = False
         producer = self._producer = self._topic.producer(self._id)
         with self._topic.asking("the lane cannot be acquired now"):
             producer.init_transactions(self._topic.ended)
-        found = self._ended() or self._stamped()
+        known = self._ended()
+        found = known or self._stamped()
         self._partition = found.partition if found else self._own_partition
         columns = self._topic.columns_at(self.name, found) if found else ""
         before = found.mark if found else None
+        keys = self._keys_with(found)
         epoch, last = (before.epoch + 1, before.last) if before else (self._first_epoch, 0)
+        if before and not known:
+            epoch = max(
+                epoch, int(time.time())
+            )  # claims without rows, of which brokers have forgotten the marks, had higher ones
         claim = KafkaMark(
             lane=self.name,
             epoch=epoch,
@@ -170,6 +207,7 @@ class KafkaLog:
             base=last,
             position=before.position if before else None,
             tail=before.tail if before else -1,
+            keys=keys,
         )
         with self._topic.asking("the lane cannot be acquired now"):
             producer.begin_transaction()
@@ -178,10 +216,39 @@ class KafkaLog:
             producer.commit_transaction(REQUEST)
         hit("lanes.claim.after")
         self._mark = claim
-        return LaneOwner(epoch=epoch, last=last, position=claim.position, data_schema=columns)
+        return LaneOwner(epoch=epoch, last=last, position=claim.position, data_schema=columns, keys=keys)
+
+    def _keys_with(self, found: MarkFound | None) -> tuple[str, ...]:
+        """The lane's keys, if its mark is this one. Raises: InvalidInput: its writer gives others, or the topic is not one for them."""
+        given, topic = self._given_keys, self._topic.name
+        keys = found.mark.keys if found else given or ()
+        if given is not None and given != keys:
+            has = f"has the keys {', '.join(keys)}" if keys else "has no keys"
+            raise InvalidInput(
+                f"the lane {self.name} of {self.uri} {has}, and its writer gives keys={list(given)}; keys cannot be changed: give the "
+                "lane's own, or write to another topic"
+            )
+        policy = ",".join(sorted(self._facts.cleanup))
+        if keys and policy != "compact":
+            raise InvalidInput(
+                f"the topic {topic} removes rows for their age or size (cleanup.policy={policy}), the newest of a key among them; give "
+                "rows with keys a topic with cleanup.policy=compact"
+            )
+        if not keys and "compact" in policy:
+            raise InvalidInput(
+                f"the topic {topic} is compacted, and the rows of the lane have no keys; pass keys=[...] if the lane is new, or give a "
+                "topic with cleanup.policy=delete"
+            )
+        return keys
 
     def refuse_columns(self, data_schema: str) -> None:
-        """Readers give the columns that they want of a message."""
+        """Readers give the columns that they want of a message. With keys, the next writer needs the columns of this one, so that a key has
+        the same bytes."""
+        if self._mark.keys and len(data_schema.encode()) > self._spare // 2:
+            raise InvalidInput(
+                f"the columns of the lane {self.name} take {len(data_schema.encode())} bytes as a schema, and with keys they may take "
+                f"{self._spare // 2}; write fewer columns"
+            )
 
     def tidy(self) -> None:
         """A topic needs none."""
@@ -197,6 +264,8 @@ class KafkaLog:
 
         if place.first <= self._mark.last:
             return self._already(place)
+        if self._lost:
+            return self.abandon(place)
         if self._fenced:
             return AppendOutcome(AppendKind.FENCED, why=self._fenced)
         if place.first > self._mark.last + 1:
@@ -220,6 +289,9 @@ class KafkaLog:
         except TransactionRefused:
             self._fenced = FENCED
             return AppendOutcome(AppendKind.FENCED, why=self._fenced)
+        except TransactionLost:
+            self._lost = True
+            return self.abandon(place)
         except TransactionAborted:
             self._open, self._broken = None, True
             raise
@@ -228,7 +300,7 @@ class KafkaLog:
         return self._in_log(place, mark)
 
     def abandon(self, place: LanePlace) -> AppendOutcome:
-        self._fenced = "a commit had no answer in time"
+        self._fenced = FENCED if self._lost else "a commit had no answer in time"
         found = self._ended()
         mark = found.mark if found is not None else None
         if mark is not None and mark.epoch == self._mark.epoch and mark.last >= place.last:
@@ -309,10 +381,17 @@ class KafkaLog:
                     columns = batch.data_schema.encode()
                     headers = [*headers, (MARK_HEADER, mark.text().encode())]
                     headers += [(COLUMNS_HEADER, columns)] if len(columns) <= self._spare // 2 else []
+                key, _, value = text.rpartition(KEY_ENDS)
+                more = {"key": key} if key else {}
                 while True:
                     try:
                         producer.produce(
-                            self._topic.name, text, partition=self._partition, headers=headers, on_delivery=delivered
+                            self._topic.name,
+                            value,
+                            partition=self._partition,
+                            headers=headers,
+                            on_delivery=delivered,
+                            **more,
                         )
                         break
                     except BufferError:  # the client's queue is full
@@ -385,8 +464,8 @@ class KafkaLog:
     def _spare(self) -> int:
         return min(SPARE, self._facts.message_limit // 4)
 
-    def _committed(self) -> MarkFound | None:
-        return self._topic.committed_mark(self.name, self._consumer, self._facts.partitions)
+    def _committed(self, *, within: float = REQUEST) -> MarkFound | None:
+        return self._topic.committed_mark(self.name, self._consumer, self._facts.partitions, within=within)
 
     def _ended(self) -> MarkFound | None:
         """The committed mark, once no transaction of the lane is open any more. Raises: as `_committed`."""
@@ -429,6 +508,18 @@ def kafka_lanes(location: str, client: Mapping[str, Any] | None = None) -> list[
     return [(name, _last(found)) for name, found in marks if found is not None]
 
 
+def _message_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """Raises: InvalidInput: not keys, or not such as a message and its mark have room for."""
+    names = key_names(keys)
+    if LANE in names:
+        raise InvalidInput(f"the column {LANE} cannot be one of the keys: a message's key has the lane's name under it")
+    if (size := len(json.dumps(names))) > KEY_NAMES_LIMIT:
+        raise InvalidInput(
+            f"the names of the keys take {size} bytes of JSON, and on Kafka they may take {KEY_NAMES_LIMIT}"
+        )
+    return names
+
+
 def _asked(call: Callable[[], None]) -> Future[None]:
     """The outcome of a call that may never return. Its thread does not keep the process."""
     outcome: Future[None] = Future()
@@ -459,4 +550,5 @@ def _entry(mark: KafkaMark, *, rows: int, size: int, at: float, digests: tuple[s
         position=mark.position,
         digests=digests,
         committed_at=at,
+        keys=mark.keys,
     )

@@ -61,6 +61,10 @@ class TransactionRefused(Exception):
     """Another producer has the lane's transactional id. Nothing of the open transaction is or will be committed."""
 
 
+class TransactionLost(OutputUnavailable):
+    """The client can do nothing more, and whether the open transaction was committed is to be read."""
+
+
 class TransactionAborted(OutputUnavailable):
     """The transaction must be aborted, and its rows sent again."""
 
@@ -81,6 +85,8 @@ class KafkaMark(BaseModel):
     """SHA-256 (hex) over the digests of the place's batches."""
     tail: int = -1
     """Offset of the lane's last message in its partition; -1 if it has none, and in the message itself."""
+    keys: tuple[str, ...] = ()
+    """As `LaneOwner.keys`."""
 
     def text(self) -> str:
         return self.model_dump_json(exclude_defaults=True)
@@ -92,9 +98,11 @@ class MarkFound(NamedTuple):
 
 
 class TopicFacts(NamedTuple):
-    partitions: int
-    message_limit: int
+    partitions: int = 1
+    message_limit: int = 0
     """Bytes of a message."""
+    cleanup: frozenset[str] = frozenset()
+    """Its `cleanup.policy`: "delete", "compact" or both."""
 
 
 class KafkaTopic:
@@ -124,26 +132,13 @@ class KafkaTopic:
         """one_copy: partitions with one replica or one in-sync replica are taken.
 
         Raises:
-            InvalidInput: there is no such topic, it takes no rows without keys, or there are too few copies of it or of Kafka's own topics.
+            InvalidInput: there is no such topic, or there are too few copies of it or of Kafka's own topics.
             OutputUnavailable: no broker answered.
         """
-        from confluent_kafka.admin import AdminClient, ConfigResource
+        from confluent_kafka.admin import AdminClient
 
-        admin = _made(AdminClient, self._settings)
-        deadline = time.monotonic() + KNOWN
         with self.asking("no broker answered"):
-            while (
-                self.name not in (topics := admin.list_topics(timeout=REQUEST).topics) and time.monotonic() < deadline
-            ):
-                time.sleep(PAUSE)  # until the broker that was asked knows it
-            if self.name not in topics:
-                raise InvalidInput(f"there is no topic {self.name} at {self._brokers}; create it, or correct its name")
-            resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
-            config = admin.describe_configs([resource], request_timeout=REQUEST)[resource].result(REQUEST)
-        if "compact" in config["cleanup.policy"].value:
-            raise InvalidInput(
-                f"the topic {self.name} is compacted, and the rows of a lane have no keys; give one with cleanup.policy=delete"
-            )
+            topics, config = self._described(_made(AdminClient, self._settings))
         if not one_copy:
             least = int(config["min.insync.replicas"].value)
             if least < 2:
@@ -158,7 +153,28 @@ class KafkaTopic:
                         "it more, or pass one_copy=True"
                     )
         limit = min(int(config["max.message.bytes"].value), int(self._settings.get("message.max.bytes", 1_000_000)))
-        return TopicFacts(len(topics[self.name].partitions), limit)
+        cleanup = frozenset(each.strip() for each in config["cleanup.policy"].value.split(","))
+        return TopicFacts(len(topics[self.name].partitions), limit, cleanup)
+
+    def _described(self, admin: Any) -> tuple[Any, Any]:
+        """All topics, and the settings of this one, once the brokers that are asked know it. Raises: InvalidInput: there is none."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import ConfigResource
+
+        deadline = time.monotonic() + KNOWN
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
+        while True:
+            topics = admin.list_topics(timeout=REQUEST).topics
+            late = time.monotonic() >= deadline
+            if self.name in topics:
+                try:
+                    return topics, admin.describe_configs([resource], request_timeout=REQUEST)[resource].result(REQUEST)
+                except KafkaException as error:
+                    if late or error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+            elif late:
+                raise InvalidInput(f"there is no topic {self.name} at {self._brokers}; create it, or correct its name")
+            time.sleep(PAUSE)  # until the broker that was asked knows it
 
     def at(self, partition: int, **more: Any) -> TopicPartition:
         from confluent_kafka import TopicPartition
@@ -191,15 +207,18 @@ class KafkaTopic:
 
     # Marks.
 
-    def committed_mark(self, lane: str, group: Consumer, partitions: int) -> MarkFound | None:
-        """The mark that is committed under the lane's group, once no transaction with one is pending. None if there is none.
+    def committed_mark(
+        self, lane: str, group: Consumer, partitions: int, *, within: float = REQUEST
+    ) -> MarkFound | None:
+        """The mark that is committed under the lane's group, once no transaction with one is pending; None if there is none.
+        within: seconds.
 
         Raises:
             OutputUnavailable: one is pending, or no broker answered.
             OutputCorrupt: another program committed offsets of the group.
         """
         with self.asking("its position is not known yet"):
-            answers = group.committed([self.at(number) for number in range(partitions)], timeout=REQUEST)
+            answers = group.committed([self.at(number) for number in range(partitions)], timeout=within)
         found: MarkFound | None = None
         for each in answers:
             if each.error is not None:
@@ -330,6 +349,7 @@ class KafkaTopic:
 
         Raises:
             TransactionRefused: another producer has the transactional id.
+            TransactionLost: the client has come to its end; brokers may have aborted a transaction that took too long (INVALID_TXN_STATE).
             TransactionAborted: the client says that the transaction must be aborted.
             OutputUnavailable: anything else; unknown.
         """
@@ -346,7 +366,13 @@ class KafkaTopic:
             error = cause.args[0]
             if error.code() in fenced:
                 raise TransactionRefused from None
-            kind = TransactionAborted if error.txn_requires_abort() else OutputUnavailable
+            kind = (
+                TransactionLost
+                if error.fatal()
+                else TransactionAborted
+                if error.txn_requires_abort()
+                else OutputUnavailable
+            )
             raise kind(f"{self.uri}: {what}: {error.str()}") from None
 
 

@@ -2,7 +2,7 @@
 
 The values of the *keys* name the thing. Each row is its state from then on; true in the column `_deleted` says that it is gone. The table
 keeps all of them, in the order of the lane: a row of one append follows those of the appends before it. Readers that want one row for each
-thing take the last (`sink.slotlog.latest`).
+thing take the last (`sink.slotlog.latest`). A topic of Kafka keeps at least the last (`lanes.kafka_log`).
 
 Rejected: one chain for each of a number of buckets. The rows of an append would be in several chains, and no single step commits those with
 their position.

@@ -75,13 +75,13 @@ def writer(
     """Acquires the lane `name` of the slot log or topic at `path`, and makes the lane if it does not exist.
 
     path: a local path (relative to the working directory), a URL as in `spec.outputs`, or `kafka://HOST:PORT,HOST:PORT/TOPIC`. keys: names
-    of columns that tell what a row is about (`lanes.keyed`), for a table alone; None takes those that the lane has. Options: see
-    `WriterOptions`. if_busy: "take" takes the lane from a writer that has it, "refuse" leaves it to one that has a lease in `store`, the
-    address of a reply ledger (`lanes.lease`). client, begin, one_copy: for Kafka alone; see `KafkaLog`.
+    of columns that tell what a row is about (`lanes.keyed`); None takes those that the lane has. Options: see `WriterOptions`. if_busy:
+    "take" takes the lane from a writer that has it, "refuse" leaves it to one that has a lease in `store`, the address of a reply ledger
+    (`lanes.lease`). client, begin, one_copy: for Kafka alone; see `KafkaLog`.
 
     Raises:
         InvalidInput: not a path, a name or an option; or another kind of table is there, or a lane of it has other keys; or the topic is
-            missing, has too few copies, or does not tell whether the lane is new.
+            missing, has too few copies, is compacted and the lane has no keys, or has keys and is not, or does not tell whether it is new.
         LaneRetired: the lane takes no writer any more.
         LaneBusy: another writer has its lease.
         StoreUnavailable: the ledger did not answer.
@@ -101,9 +101,8 @@ def writer(
     )
     _check_busy(if_busy, store)
     if str(path).startswith(KAFKA):
-        if keys is not None:
-            raise InvalidInput(f"keys are for a lane of a table, and {path} is a topic of Kafka; leave them out")
-        return _leased(KafkaLog(str(path), name, client=client, begin=begin, one_copy=one_copy), options, store)
+        topic = KafkaLog(str(path), name, keys=keys, client=client, begin=begin, one_copy=one_copy)
+        return _leased(topic, options, store)
     if client or begin or one_copy:
         raise InvalidInput(f"client, begin and one_copy are for a lane on Kafka, and {path} is a table; leave them out")
     objects = Table(path).objects

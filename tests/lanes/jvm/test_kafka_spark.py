@@ -26,7 +26,7 @@ NEEDED = ("org.apache.spark_", "org.apache.kafka_", "org.apache.commons_")
 @pytest.mark.spark
 def test_spark_reads_what_was_committed(tmp_path: Path) -> None:
     """A writer was killed with rows in an open transaction; another one aborted it and wrote. A batch query and a stream see each row once,
-    with its values, although the topic has more messages."""
+    with its values, although the topic has more messages. Of a topic whose rows have keys, a query finds the last row of each."""
     found = or_skip(jars, CONNECTOR.replace(":", "-"), [CONNECTOR])
     connector = [str(jar) for jar in found if jar.name.startswith(NEEDED)]
     with kafka.cluster(tmp_path, brokers=1) as brokers:
@@ -41,10 +41,17 @@ def test_spark_reads_what_was_committed(tmp_path: Path) -> None:
             assert writer.position is None
             for n in range(1, 51):
                 writer.append({"n": n, "d": Decimal(n) / 4, "at": at, "s": "a" if n % 2 else None}, position=n)
+        keyed = brokers.topic(partitions=2, cleanup_policy="compact")
+        with sparkonce.writer(brokers.url(keyed), name="tap", linger=0.0, one_copy=True, keys=["n"]) as writer:
+            for n in range(1, 6):
+                writer.append([{"n": each, "s": f"{each} at {n}"} for each in range(1, n + 1)])
+            writer.delete([{"n": 2}, {"n": 3}])
+            writer.append({"n": 3, "s": "again"})
         columns = "n long, d decimal(9,2), at timestamp, s string"
-        facts = facts_of("harness.kafka_spark", tmp_path, ",".join(connector), brokers.address, topic, columns)
+        facts = facts_of("harness.kafka_spark", tmp_path, ",".join(connector), brokers.address, topic, columns, keyed)
     expected = [
         [str(n), f"{Decimal(n) / 4:.2f}", "2024-05-01 12:30:00.000005", "a" if n % 2 else "None"] for n in range(1, 51)
     ]
     assert facts["batch"] == facts["stream"] == expected
     assert facts["messages"] > 50, "nothing was aborted"
+    assert facts["latest"] == [[1, "1 at 5"], [3, "again"], [4, "4 at 5"], [5, "5 at 5"]]
