@@ -4,6 +4,8 @@ its rows are there once."""
 from __future__ import annotations
 
 import random
+import secrets
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +73,38 @@ def test_two_applications_write_every_row_once(
         own = direct.load_table(f"sales.own{number}").scan().to_arrow()["n"].to_pylist()
         assert own == [ROUNDS - 1, ROUNDS - 1]
     say(f"{APPLICATIONS * ROUNDS * 2} statements, {len(struck)} requests, {len(struck) // 3} faults")
+
+
+@pytest.mark.soak  # what it shows of the proxy itself is in ../test_hops.py
+def test_answers_that_break_off_cost_no_statement(tmp_path: Path, server: str, say: Callable[[str], None]) -> None:
+    """The connection between proxy and catalog breaks in the middle of answers, again and again. Iceberg's client fails a statement whose
+    answer broke off; behind the proxy none does."""
+    direct = RestCatalog("direct", uri=server)
+    direct.create_namespace_if_not_exists("sales")
+    large = {f"property-{n}": secrets.token_hex(250) for n in range(600)}  # an answer has 300 KB, also compressed
+    direct.create_table("sales.cut", pa.schema([("n", pa.int64())]), properties=large)
+    jar = str(spark_runtime(KEYED_RUNTIME))
+    ended = threading.Event()
+    with in_front_of(server.removeprefix("http://")) as behind, proxy(tmp_path, f"http://{behind.address}") as (url, _):
+
+        def cut_again_and_again() -> int:
+            cuts = 0
+            while not ended.wait(0.4):
+                if behind.cut_after is None:
+                    behind.cut_after, cuts = 200_000, cuts + 1
+            return cuts
+
+        with ThreadPoolExecutor(1) as hand:
+            cuts = hand.submit(cut_again_and_again)
+            try:
+                told = facts_of("harness.keyed_spark", tmp_path, jar, url, str(APPLICATIONS + 1), "12", "cut")
+            finally:
+                ended.set()
+    assert told["failed"] == {}
+    rows = sorted(direct.load_table("sales.cut").scan().to_arrow()["n"].to_pylist())
+    assert rows == [(APPLICATIONS + 1) * 1000 + each for each in range(12)]
+    assert cuts.result() > 3
+    say(f"{cuts.result()} answers broke off")
 
 
 class Killer:
