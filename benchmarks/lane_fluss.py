@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.child import Child, free_port
+from harness.eventually import assert_eventually
 from harness.spark import java
 from harness.spark_archive import SHORT_LIVED
 from harness.store_parts import jars
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SERVER = "0.9.1-incubating"
 ZOOKEEPER = "3.8.4"
+KEEPER_NEEDS = ("io.dropwizard.metrics:metrics-core:4.1.12.1", "org.xerial.snappy:snappy-java:1.1.10.5")
+"""Modules that ZooKeeper's server loads and does not declare for its users."""
 CLIENT = "pyfluss==1.0.0"
 PACKAGES = Path(__file__).resolve().parents[1] / "build" / "fluss"
 OPENS = ("java.base/java.nio=ALL-UNNAMED", "java.base/java.util=ALL-UNNAMED")
@@ -39,9 +42,8 @@ def fluss(folder: Path) -> Iterator[str]:
     """The address of a cluster that keeps its data in the folder."""
     client()
     classes = ":".join(map(str, jars(f"fluss-{SERVER}", [f"org.apache.fluss:fluss-server:{SERVER}"])))
-    keeper = ":".join(
-        map(str, jars(f"zookeeper-{ZOOKEEPER}", [f"org.apache.zookeeper:zookeeper:{ZOOKEEPER}"])),
-    )
+    modules = [f"org.apache.zookeeper:zookeeper:{ZOOKEEPER}", *KEEPER_NEEDS]
+    keeper = ":".join(map(str, jars(f"zookeeper-{ZOOKEEPER}", modules)))
     opens = [word for each in OPENS for word in ("--add-opens", each)]
     start = [java() or "java", "-Xmx512m", *SHORT_LIVED.split(), *opens, "-cp"]
     zookeeper, coordinator, tablet = free_port(), free_port(), free_port()
@@ -68,12 +70,22 @@ def fluss(folder: Path) -> Iterator[str]:
                 "default.replication.factor: 1\ntablet-server.id: 0\n"
             )
             run(name, port, [*start, classes, f"org.apache.fluss.server.{kind}", "--configDir", str(settings)])
-        yield f"127.0.0.1:{coordinator}"
+        address = f"127.0.0.1:{coordinator}"
+        assert_eventually(lambda: _has_a_tablet_server(address), STARTS)
+        yield address
 
 
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _has_a_tablet_server(address: str) -> bool:
+    async def ask(connection: Any) -> bool:
+        nodes = await connection.get_admin().get_server_nodes()
+        return any(node.server_type.lower().startswith("tablet") for node in nodes)
+
+    return _connected(address, ask)
 
 
 def client() -> None:
@@ -120,17 +132,23 @@ def appender(address: str, name: str) -> Iterator[Callable[[pa.Table], None]]:
     """Appends rows, and returns once they are acknowledged. The client's defaults, among them its idempotent writer."""
     import fluss
 
+    async def begin() -> tuple[Any, Any]:
+        connection = await fluss.FlussConnection.create(_config(address))
+        table = await connection.get_table(fluss.TablePath(DATABASE, name))
+        return connection, table.new_append().create_writer()
+
     loop = asyncio.new_event_loop()
-    connection = loop.run_until_complete(fluss.FlussConnection.create(_config(address)))
-    table = loop.run_until_complete(connection.get_table(fluss.TablePath(DATABASE, name)))
-    writer = table.new_append().create_writer()
+    connection, writer = loop.run_until_complete(begin())
 
     async def append(rows: pa.Table) -> None:
         writer.write_arrow(rows)
         await writer.flush()
 
+    async def end() -> None:
+        await connection.close()
+
     yield lambda rows: loop.run_until_complete(append(rows))
-    loop.run_until_complete(connection.close())
+    loop.run_until_complete(end())
     loop.close()
 
 
