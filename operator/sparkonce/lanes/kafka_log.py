@@ -164,9 +164,8 @@ class KafkaLog:
     def acquire(self) -> LaneOwner:
         self._facts = self._topic.facts(one_copy=self._one_copy)
         if self._given_keys is not None:
-            with suppress(
-                OutputUnavailable
-            ):  # an open transaction hides the mark; it is seen once the lane is acquired
+            # An open transaction hides the mark, which is seen once the lane is acquired.
+            with suppress(OutputUnavailable):
                 self._keys_with(self._committed(within=LOOK))
         deadline = time.monotonic() + self._topic.ended
         while True:
@@ -196,9 +195,8 @@ class KafkaLog:
         keys = self._keys_with(found)
         epoch, last = (before.epoch + 1, before.last) if before else (self._first_epoch, 0)
         if before and not known:
-            epoch = max(
-                epoch, int(time.time())
-            )  # claims without rows, of which brokers have forgotten the marks, had higher ones
+            # Claims without rows, whose marks are forgotten, had higher epochs.
+            epoch = max(epoch, int(time.time()))
         claim = KafkaMark(
             lane=self.name,
             epoch=epoch,

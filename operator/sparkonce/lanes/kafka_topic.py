@@ -366,13 +366,11 @@ class KafkaTopic:
             error = cause.args[0]
             if error.code() in fenced:
                 raise TransactionRefused from None
-            kind = (
-                TransactionLost
-                if error.fatal()
-                else TransactionAborted
-                if error.txn_requires_abort()
-                else OutputUnavailable
-            )
+            kind: type[OutputUnavailable] = OutputUnavailable
+            if error.fatal():
+                kind = TransactionLost
+            elif error.txn_requires_abort():
+                kind = TransactionAborted
             raise kind(f"{self.uri}: {what}: {error.str()}") from None
 
 

@@ -30,6 +30,8 @@ CONNECTS = 5.0
 CONNECTIONS = 1000
 """To the upstream at a time; further requests wait for one as long as for a connection."""
 
+HELD = 64 * 1024 * 1024
+"""Bytes of all answers that wait until they are whole: far below the 512 MiB that the chart gives a proxy."""
 MOST = 64 * 1024 * 1024
 """Bytes of an answer that the proxy reads itself: the metadata of a table has some megabytes at most."""
 
@@ -72,11 +74,19 @@ def reporting_cuts(app: App) -> App:
     return answered
 
 
-class _PassedAnswer:
-    """An answer on its way to the client: sent whole if it has at most `whole` bytes, else as it comes."""
+class _Room:
+    """Memory that answers share which wait until they are whole."""
 
-    def __init__(self, send: Send, whole: int) -> None:
-        self._send, self._whole = send, whole
+    def __init__(self, size: int) -> None:
+        self.left = size
+        """Bytes."""
+
+
+class _PassedAnswer:
+    """An answer on its way to the client: sent whole if it has at most `whole` bytes and there is room, else as it comes."""
+
+    def __init__(self, send: Send, whole: int, room: _Room) -> None:
+        self._send, self._whole, self._room = send, whole, room
         self._start: Asgi = {}
         self._held = bytearray()
         self.began = False
@@ -89,11 +99,17 @@ class _PassedAnswer:
 
     async def part(self, body: bytes) -> None:
         self._held += body
-        if self.began or len(self._held) > self._whole:
+        self._room.left -= len(body)
+        if self.began or len(self._held) > self._whole or self._room.left < 0:
             await self._pass_on(more=True)
 
     async def end(self) -> None:
         await self._pass_on(more=False)
+
+    def drop(self) -> None:
+        """What was not sent will not be."""
+        self._room.left += len(self._held)
+        self._held = bytearray()
 
     async def _begin(self) -> None:
         if not self.began:
@@ -102,7 +118,8 @@ class _PassedAnswer:
 
     async def _pass_on(self, *, more: bool) -> None:
         await self._begin()
-        body, self._held = bytes(self._held), bytearray()
+        body = bytes(self._held)
+        self.drop()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
@@ -119,7 +136,7 @@ class Upstream:
         """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream; `ca`: PEM file of
         the CA that signed its certificate; None: those that Python trusts; `refused`: the form of a 502 or 504; `whole`: bytes up to which
         an answer is read whole before any of it is sent, for clients that repeat a request without an answer, and not one whose answer
-        broke off. Raises: InvalidInput."""
+        broke off; all of them together hold `HELD` bytes. Raises: InvalidInput."""
         parts = _address(url)
         if ca is not None and parts.scheme != "https":
             raise InvalidInput("--upstream-ca needs an upstream at https://")
@@ -128,6 +145,7 @@ class Upstream:
         except OSError as problem:  # also of TLS
             raise InvalidInput(f"--upstream-ca {ca} is no PEM file with a CA: {problem}") from None
         self._base, self._refused, self._whole = url.rstrip("/"), refused, whole
+        self._room = _Room(HELD)
         within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
         kept = httpx.Limits(max_connections=CONNECTIONS)
         single = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
@@ -161,7 +179,7 @@ class Upstream:
         request = client.build_request(
             scope["method"], url, headers=headers, content=_body(receive) if has_body else None
         )
-        passed = _PassedAnswer(send, self._whole)
+        passed = _PassedAnswer(send, self._whole, self._room)
         try:
             async with contextlib.aclosing(await client.send(request, stream=True)) as answer:
                 dropped = _HOP | _named(answer.headers.raw)
@@ -184,6 +202,8 @@ class Upstream:
             await self._failed(
                 send, 502, "the connection to the service broke before it had answered", began=passed.began
             )
+        finally:
+            passed.drop()
 
     async def _failed(self, send: Send, status: int, what: str, *, began: bool) -> None:
         reply = self._refused(
