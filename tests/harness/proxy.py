@@ -99,12 +99,20 @@ class Proxy:
         return done.result()
 
     async def _close(self) -> None:
+        for each in self._server.sockets:
+            self._loop.remove_reader(each.fileno())
+        await asyncio.sleep(
+            0
+        )  # accepted connections get their transports: a closed server has none for them (CPython 3.11)
         self._server.close()
         while True:  # a connection that was just accepted gets its task, and opens the next one, while others end
             await self._cut()
             others = asyncio.all_tasks() - {asyncio.current_task()}
             if not others and not self._open:
                 return
+            await asyncio.sleep(
+                0
+            )  # each takes its first step: one that is cancelled before leaves its connection to nobody
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
