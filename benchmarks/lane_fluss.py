@@ -137,9 +137,6 @@ def appender(address: str, name: str) -> Iterator[Callable[[pa.Table], None]]:
         table = await connection.get_table(fluss.TablePath(DATABASE, name))
         return connection, table.new_append().create_writer()
 
-    loop = asyncio.new_event_loop()
-    connection, writer = loop.run_until_complete(begin())
-
     async def append(rows: pa.Table) -> None:
         writer.write_arrow(rows)
         await writer.flush()
@@ -147,9 +144,10 @@ def appender(address: str, name: str) -> Iterator[Callable[[pa.Table], None]]:
     async def end() -> None:
         await connection.close()
 
-    yield lambda rows: loop.run_until_complete(append(rows))
-    loop.run_until_complete(end())
-    loop.close()
+    with asyncio.Runner() as loop:
+        connection, writer = loop.run(begin())
+        yield lambda rows: loop.run(append(rows))
+        loop.run(end())
 
 
 def _config(address: str) -> Any:

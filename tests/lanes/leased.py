@@ -23,9 +23,7 @@ def main(lake: str, store: str, count: int, pause: float, seconds: float) -> int
             for n in range((writer.position or 0) + 1, count + 1):
                 writer.append({"n": n}, position=n).result()
                 print(n, flush=True)
-                time.sleep(
-                    pause
-                )  # so that COUNT rows last until the test kills or freezes this process, which ends the loop
+                time.sleep(pause)  # so that COUNT rows last until the test kills or freezes this process
     except sparkonce.WriterFenced:
         return FENCED
     except sparkonce.LaneBusy as busy:

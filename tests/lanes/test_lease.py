@@ -175,9 +175,7 @@ def test_a_writer_lives_longer_than_its_lease(tmp_path: Path, monkeypatch: pytes
         while time.monotonic() < until:
             with pytest.raises(sparkonce.LaneBusy):
                 asking(tmp_path)
-            time.sleep(
-                0.5
-            )  # each look locks the SQLite ledger: without a pause the beats that are tested here would wait for it
+            time.sleep(0.5)  # each look locks the SQLite ledger, and the beats under test need it in between
         first.append({"n": 1}).result()
 
 

@@ -57,7 +57,7 @@ from sparkonce.lanes.kafka_topic import (
     group_of,
     mark_on,
 )
-from sparkonce.lanes.keyed import key_names
+from sparkonce.lanes.keyed import key_names, refuse_other_keys
 from sparkonce.lanes.naming import lane_name
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
 
@@ -220,12 +220,7 @@ class KafkaLog:
         """The lane's keys, if its mark is this one. Raises: InvalidInput: its writer gives others, or the topic is not one for them."""
         given, topic = self._given_keys, self._topic.name
         keys = found.mark.keys if found else given or ()
-        if given is not None and given != keys:
-            has = f"has the keys {', '.join(keys)}" if keys else "has no keys"
-            raise InvalidInput(
-                f"the lane {self.name} of {self.uri} {has}, and its writer gives keys={list(given)}; keys cannot be changed: give the "
-                "lane's own, or write to another topic"
-            )
+        refuse_other_keys(given, keys, lane=f"the lane {self.name} of {self.uri}", other="topic")
         policy = ",".join(sorted(self._facts.cleanup))
         if keys and policy != "compact":
             raise InvalidInput(

@@ -37,6 +37,24 @@ def key_names(keys: Any) -> tuple[str, ...]:
     return names
 
 
+def keys_text(keys: Sequence[str]) -> str:
+    """What a lane has, for a sentence."""
+    return f"has the keys {', '.join(keys)}" if keys else "has no keys"
+
+
+def refuse_other_keys(given: Sequence[str] | None, keys: Sequence[str], *, lane: str, other: str) -> None:
+    """given: by the lane's writer; None: it takes those that the lane has. keys: of the lane. lane: for errors. other: "path" or "topic".
+
+    Raises:
+        InvalidInput: the writer gives others.
+    """
+    if given is not None and tuple(given) != tuple(keys):
+        raise InvalidInput(
+            f"{lane} {keys_text(keys)}, and its writer gives keys={list(given)}; keys cannot be changed: give the lane's own, or write to "
+            f"another {other}"
+        )
+
+
 def refuse_rows(table: pa.Table, keys: Sequence[str]) -> None:
     """Checks rows of an append to a lane with these keys.
 

@@ -44,7 +44,7 @@ from sparkonce import blocking
 from sparkonce.errors import InvalidInput, LaneRetired, OutputCorrupt, OutputUnavailable
 from sparkonce.failpoints import hit
 from sparkonce.lanes import rows as arrow
-from sparkonce.lanes.keyed import key_names
+from sparkonce.lanes.keyed import key_names, keys_text, refuse_other_keys
 from sparkonce.lanes.naming import lane_name, position_text
 from sparkonce.lanes.protocol import AppendKind, AppendOutcome, LaneEntry, LaneOwner, LanePlace, RowBatch
 from sparkonce.model.identity import hash_of
@@ -395,11 +395,7 @@ class TableLog:
 
     def _refuse_other_keys(self, lane: LaneMark) -> None:
         """Raises: InvalidInput: this lane has other keys than its writer gives."""
-        if self._keys is not None and self._keys != (lane.keys or ()):
-            raise InvalidInput(
-                f"the lane {self.name} of {self.uri} {_keys_text(lane)}, and its writer gives keys={list(self._keys)}; keys cannot be "
-                "changed: give the lane's own, or write to another path"
-            )
+        refuse_other_keys(self._keys, lane.keys or (), lane=f"the lane {self.name} of {self.uri}", other="path")
 
     def _refuse_other_lanes(self) -> None:
         """Raises: InvalidInput: a lane of the table has other keys than this one would have, so that no reader could tell the last row of
@@ -408,8 +404,8 @@ class TableLog:
         if other is not None and (other.keys or ()) != (self._keys or ()):
             given = f"gives keys={list(self._keys)}" if self._keys else "gives none"
             raise InvalidInput(
-                f"the lane {other.name} of {self.uri} {_keys_text(other)}, and the writer of {self.name} {given}; all lanes of a table "
-                "have the same: give these, or write to another path"
+                f"the lane {other.name} of {self.uri} {keys_text(other.keys or ())}, and the writer of {self.name} {given}; all lanes of a "
+                "table have the same: give these, or write to another path"
             )
 
     def _newest(self) -> _LaneChain | None:
@@ -609,10 +605,6 @@ def entry_of(slot: Slot) -> LaneEntry:
         retired=bool(lane.retired),
         keys=lane.keys or (),
     )
-
-
-def _keys_text(lane: LaneMark) -> str:
-    return f"has the keys {', '.join(lane.keys)}" if lane.keys else "has no keys"
 
 
 def _position(lane: LaneMark) -> Any:

@@ -84,8 +84,8 @@ LIFETIME = 3600.0
 LARGEST_COMMIT = 8 * 1024 * 1024
 """Bytes of a request: schemas of thousands of columns have some."""
 WHOLE = 1024 * 1024
-"""Bytes up to which an answer is held until all of it is there: a table's metadata with some thousand snapshots. Iceberg's client repeats a
-request that got no answer, and fails the statement where an answer broke off, as it does when this proxy dies in its middle."""
+"""Bytes up to which an answer is held until it is complete: a table's metadata with some thousand snapshots. Iceberg's client repeats a
+request that got no answer, and fails the statement if an answer breaks off, for instance because this proxy dies while it sends one."""
 LOADED = frozenset({"updateTable", "createTable", "registerTable", "replaceView", "createView", "registerView"})
 """Operations whose answer is what is loaded afterwards, or a part of it."""
 PLAIN = frozenset({"namespace", "properties", "updated", "removed", "missing"})

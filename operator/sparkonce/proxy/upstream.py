@@ -31,7 +31,7 @@ CONNECTIONS = 1000
 """To the upstream at a time; further requests wait for one as long as for a connection."""
 
 HELD = 64 * 1024 * 1024
-"""Bytes of all answers that wait until they are whole: far below the 512 MiB that the chart gives a proxy."""
+"""Bytes of all answers that are held until they are complete: far below the 512 MiB that the chart gives a proxy."""
 MOST = 64 * 1024 * 1024
 """Bytes of an answer that the proxy reads itself: the metadata of a table has some megabytes at most."""
 
@@ -75,7 +75,7 @@ def reporting_cuts(app: App) -> App:
 
 
 class _Room:
-    """Memory that answers share which wait until they are whole."""
+    """Memory shared by the answers that are held until they are complete."""
 
     def __init__(self, size: int) -> None:
         self.left = size

@@ -649,7 +649,7 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
 
         return wrapped
 
-    def named(session_of: Callable[[Any], Any], argument: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def by_name(session_of: Callable[[Any], Any], argument: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
             def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
                 text = inspect.signature(original).bind(self, *arguments, **named).arguments.get(argument)
@@ -691,9 +691,9 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
         if form in DataFrameWriter.__dict__
     ]
     hooks += [(DataFrameReader, name, read) for name in ("load", "parquet")]
-    hooks += [(SparkSession, "sql", named(lambda session: session, "sqlQuery"))]
-    hooks += [(SparkSession, "table", named(lambda session: session, "tableName"))]
-    hooks += [(DataFrameReader, "table", named(lambda reader: reader._spark, "tableName"))]
+    hooks += [(SparkSession, "sql", by_name(lambda session: session, "sqlQuery"))]
+    hooks += [(SparkSession, "table", by_name(lambda session: session, "tableName"))]
+    hooks += [(DataFrameReader, "table", by_name(lambda reader: reader._spark, "tableName"))]
     hooks += [(SparkSession.Builder, name, session) for name in ("getOrCreate", "create")]
     hooks += [(RDD, name, elsewhere(f"RDD.{name}()", "path")) for name in RDD.__dict__ if name.startswith("saveAs")]
     hooks += [
