@@ -13,7 +13,7 @@ from machine.scene import CONFIGS, Config
 
 SCHEDULES = effort.size("machine schedules")
 """Schedules of all test items together, counting those with at least ten steps and at least one fault."""
-PARTS = 1 if effort.effort() is effort.Effort.GATE else 6
+PARTS = 6 if effort.effort() is effort.Effort.SOAK else 1
 """Test items per job, so that workers share the load evenly; each plays other schedules."""
 SPARE, FIRST = 1.06, 12
 """Some schedules, and the small ones with which hypothesis begins, have no fault: they are played but not counted."""
