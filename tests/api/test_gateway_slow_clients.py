@@ -18,9 +18,10 @@ from harness.apiserver import ADMIN, Cluster
 from harness.eventually import assert_eventually
 from harness.gateways import GatewayProcess, a_gateway
 from harness.patience import promised, stretched
-from sparkonce.gateway.connections import BODY, HEAD, LINGER, UNREAD
 from sparkonce.gateway.gate import BODY_TIME, HEAD_BYTES
+from sparkonce.listening.connections import ConnectionTimes
 
+TIMES = ConnectionTimes()
 MANY = 300
 PROBE = 2.0
 """Seconds within which a kubelet's probe must be answered."""
@@ -125,10 +126,10 @@ def test_half_sent_requests_end_and_probes_are_answered(
     gateway: GatewayProcess = request.getfixturevalue(limits)
     with held(gateway, MANY, sources) as half:
         assert_eventually(lambda: any(not each.over() for each in half), 5.0)
-        ends = time.monotonic() + HEAD / 2
+        ends = time.monotonic() + TIMES.head / 2
         while time.monotonic() < ends:
             probed(gateway)
-        assert_eventually(all_over(half), BODY, interval=0.2)
+        assert_eventually(all_over(half), TIMES.body, interval=0.2)
         answers = b"".join(each.answer for each in half)
     assert b"401 Unauthorized" in answers
     assert b"404 Not Found" in answers
@@ -140,8 +141,8 @@ def test_half_sent_requests_end_and_probes_are_answered(
 
 def test_each_kind_of_half_sent_request_has_its_deadline(shared: GatewayProcess) -> None:
     """None is closed before a slow but honest client would have sent the rest; the body of an accepted request has the longest deadline."""
-    late = {"half of a body, with a token": BODY_TIME, "half of a body, without": LINGER}
-    late["a body for a path that has none"] = LINGER
+    late = {"half of a body, with a token": BODY_TIME, "half of a body, without": TIMES.linger}
+    late["a body for a path that has none"] = TIMES.linger
     began = time.monotonic()
     ended: dict[str, float] = {}
     open_now = {name: Held(shared, sent) for name, sent in HALF_SENT.items()}
@@ -152,10 +153,13 @@ def test_each_kind_of_half_sent_request_has_its_deadline(shared: GatewayProcess)
                 ended[name] = time.monotonic() - began
         assert len(ended) == len(open_now), set(open_now) - set(ended)
 
-    assert_eventually(look, BODY)
+    assert_eventually(look, TIMES.body)
     for name, each in open_now.items():
         each.socket.close()
-        assert late.get(name, HEAD) - 0.5 < ended[name] < late.get(name, HEAD) + promised(2.0), (name, ended[name])
+        assert late.get(name, TIMES.head) - 0.5 < ended[name] < late.get(name, TIMES.head) + promised(2.0), (
+            name,
+            ended[name],
+        )
 
 
 def test_dripped_bytes_renew_no_deadline(shared: GatewayProcess) -> None:
@@ -180,8 +184,8 @@ def test_dripped_bytes_renew_no_deadline(shared: GatewayProcess) -> None:
     thread = Thread(target=drip)
     thread.start()
     try:
-        assert_eventually(all_over(dripping), HEAD + 5.0)
-        assert time.monotonic() - began > HEAD - 1.0
+        assert_eventually(all_over(dripping), TIMES.head + 5.0)
+        assert time.monotonic() - began > TIMES.head - 1.0
     finally:
         done.set()
         thread.join()
@@ -207,8 +211,8 @@ def test_a_client_that_does_not_read_is_closed(shared: GatewayProcess) -> None:
                 return True
             return False
 
-        assert_eventually(closed, UNREAD + 5.0)
-        assert time.monotonic() - began > UNREAD / 2
+        assert_eventually(closed, TIMES.unread + 5.0)
+        assert time.monotonic() - began > TIMES.unread / 2
     probed(shared)
 
 
@@ -220,11 +224,11 @@ def test_a_handshake_that_does_not_end_is_closed(cluster: Cluster, ledger: str, 
         trust = ssl.create_default_context(cafile=str(cluster.certificates.ca))
         silent, started = Held(gateway, b""), Held(gateway, b"\x16\x03\x01\x02\x00\x01")
         raw = socket.create_connection(("127.0.0.1", gateway.port))
-        raw.settimeout(stretched(HEAD + 10.0))
+        raw.settimeout(stretched(TIMES.head + 10.0))
         with trust.wrap_socket(raw, server_hostname="127.0.0.1") as shaken, silent.socket, started.socket:
             shaken.sendall(head("GET", "/healthz"))
             probed(gateway)
-            assert_eventually(all_over([silent, started]), HEAD + 5.0)
+            assert_eventually(all_over([silent, started]), TIMES.head + 5.0)
             with suppress(OSError):  # a reset counts, too
                 assert shaken.recv(1) == b""
         probed(gateway)

@@ -14,7 +14,7 @@ import trustme
 from sparkonce.errors import InvalidInput
 from sparkonce.gateway.certificates import named_by
 from sparkonce.gateway.problem import ProblemResponse
-from sparkonce.listening import Listening
+from sparkonce.listening.address import Listening
 
 Pairs = tuple[tuple[str, str], ...]
 

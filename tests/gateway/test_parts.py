@@ -26,7 +26,7 @@ from sparkonce.errors import InvalidInput, RealmReportsFull, ReportTooLarge, Spa
 from sparkonce.gateway import decisions
 from sparkonce.gateway.decisions import AT_ONCE, PER_REALM, Decisions
 from sparkonce.gateway.problem import ProblemResponse, of_error
-from sparkonce.listening import Listening
+from sparkonce.listening.address import Listening
 from sparkonce.local.runner import LocalRunner
 from sparkonce.model.identity import derive, explicit
 from sparkonce.model.record import Address, Assignment, Opener, SpecBody

@@ -29,7 +29,7 @@ FIXED_SEED = "2026"
 
 SIZES: dict[str, tuple[int, int, int]] = {
     # campaign: gate, all, soak
-    "kill schedules": (4, 12, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
+    "kill schedules": (4, 24, 208),  # runs of a job that is killed or frozen at a failpoint: seconds each
     "kills per failpoint": (0, 1, 3),  # at least so many really happen at each
     "machine schedules": (120, 120, 6000),  # of the state machine, over all its configurations
     "hypothesis examples": (50, 50, 200),  # per property without its own number

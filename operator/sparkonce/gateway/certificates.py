@@ -19,8 +19,6 @@ from typing import Any
 from sparkonce.commands.callers import Caller
 from sparkonce.gateway.problem import ProblemResponse
 
-STATE = "certificate"
-"""Name, in the state of a connection's requests, of the verified client certificate, as `ssl.SSLObject.getpeercert` gives it."""
 _KUBERNETES = "system:"
 _EVERYBODY = "system:authenticated"
 

@@ -26,6 +26,7 @@ from sparkonce.commands.callers import Authenticator, Caller
 from sparkonce.errors import SparkonceError
 from sparkonce.gateway import certificates
 from sparkonce.gateway.problem import ProblemResponse, of_error
+from sparkonce.listening.accepting import CERTIFICATE
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class Gate:
 
     async def _caller(self, scope: Scope) -> Caller:
         said = [value for name, value in scope["headers"] if name == b"authorization"]
-        shown = scope["state"].get(certificates.STATE)
+        shown = scope["state"].get(CERTIFICATE)
         if shown is not None and not said:
             if any(name == b"origin" for name, _ in scope["headers"]):
                 raise ProblemResponse(403, "a web page sent this request with your certificate; nothing was done")

@@ -7,71 +7,28 @@ finishes requests in flight, and exits. SIGKILL loses nothing: clients repeat un
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import resource
 import signal
-import socket
 import ssl
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import uvicorn
 from fastapi import FastAPI
 
-from sparkonce.gateway.accepting import Acceptor, OnClosed, TimedProtocol
 from sparkonce.gateway.announcing import Announcer
-from sparkonce.gateway.connections import KEPT, Connection, ConnectionLimits, Connections
 from sparkonce.gateway.gate import HEAD_BYTES
+from sparkonce.gateway.problem import respond
 from sparkonce.gateway.readiness import Readiness
-from sparkonce.listening import Listening, first_of
-
-log = logging.getLogger(__name__)
+from sparkonce.listening.accepting import ConnectionRules, OnClosed, Server
+from sparkonce.listening.address import Listening, first_of
+from sparkonce.listening.connections import Connections
 
 FINISH = 10
 """Seconds for requests in flight at shutdown: longer than the deadlines of the calls they make."""
-OTHER_FILES = 256
-"""File descriptors for everything but clients' connections: etcd, the API server, outputs that a decision reads."""
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, with connections accepted by `accepting.py`.
-
-    Disables uvicorn's signal handling, which re-raises the signal after shutdown; `serve` exits gracefully instead.
-    """
-
-    def __init__(self, config: uvicorn.Config, connections: Connections, on_closed: OnClosed) -> None:
-        super().__init__(config)
-        self._open, self._on_closed = connections, on_closed
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        def protocol(connection: Connection) -> TimedProtocol:
-            parts = {"config": self.config, "server_state": self.server_state, "app_state": {}}
-            return TimedProtocol(connection, self._open.leave, **parts)
-
-        self.servers = [
-            Acceptor(each, protocol, connections=self._open, tls=self.config.ssl, on_closed=self._on_closed)  # type: ignore[misc]
-            for each in sockets or ()  # uvicorn closes its servers and waits for that, and nothing else
-        ]
-        self.started = True
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def fitting(limits: ConnectionLimits) -> ConnectionLimits:
-    """The limits, reduced to the file descriptors that this process may open; raises its own soft limit where permitted."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.total + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return limits
-    total = max(1, soft - OTHER_FILES)
-    log.warning("at most %d connections: this process may open %d files only (ulimit -n)", total, soft)
-    return replace(limits, total=total)
+def _refused(status: int, sentence: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    answer = respond(status, sentence)
+    return answer.raw_headers, bytes(answer.body)
 
 
 async def serve(
@@ -99,7 +56,7 @@ async def serve(
         proxy_headers=False,  # only the limit per client depends on an address, and it uses the connection's own
         server_header=False,
         date_header=False,
-        timeout_keep_alive=KEPT,
+        timeout_keep_alive=connections.times.kept,
         timeout_graceful_shutdown=FINISH,
         ssl_certfile=listening.certificate,
         ssl_keyfile=listening.key,
@@ -109,7 +66,9 @@ async def serve(
         h11_max_incomplete_event_size=HEAD_BYTES,
     )
     listening.load(config)
-    server = Server(config, connections, on_closed)
+    # Drivers that were started while this gateway served no TLS know an http address.
+    rules = ConnectionRules(connections=connections, on_closed=on_closed, refused=_refused, plain_text_beside_tls=True)
+    server = Server(config, rules)
     stop = first_of(signals, drain=drain)
     beside = [asyncio.create_task(readiness.run()), asyncio.create_task(listening.renewed(config.ssl))]
     serving = asyncio.create_task(server.serve([listening.socket()]))

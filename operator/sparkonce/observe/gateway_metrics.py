@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sparkonce.observe.metrics import STORE, StoreRequests
+from sparkonce.observe.metrics import STORE, StoreRequests, closed_connections
 
 
 class GatewayMetrics(StoreRequests):
@@ -20,6 +20,7 @@ class GatewayMetrics(StoreRequests):
     ) -> None:
         """`reports`: bytes of reports divided by the limit, of the fullest realm; `connections`: how many are open."""
         super().__init__()
+        self.closed = closed_connections("gateway", self.registry, connections)
         self._requests = Counter(
             "sparkonce_gateway_requests",
             "Answered requests, by declared route and status.",
@@ -57,16 +58,6 @@ class GatewayMetrics(StoreRequests):
             registry=self.registry,
         )
         room.set_function(reports)
-        self._closed = Counter(
-            "sparkonce_gateway_connections_closed",
-            "Connections that the gateway closed by itself: overdue, to make room for another, or refused.",
-            ("why",),
-            registry=self.registry,
-        )
-        for why in ("overdue", "room", "refused"):  # created at 0, so that the first one shows as an increase
-            self._closed.labels(why)
-        open_now = Gauge("sparkonce_gateway_connections", "Open connections of clients.", registry=self.registry)
-        open_now.set_function(lambda: float(connections()))
 
     def requested(self, route: str, status: int, seconds: float) -> None:
         self._requests.labels(route, 503)  # created at 0, so that the first failure shows as an increase
@@ -79,9 +70,6 @@ class GatewayMetrics(StoreRequests):
     def called(self, verb: str, kind: str, result: str) -> None:
         self._called.labels(verb, kind, "unavailable")
         self._called.labels(verb, kind, result).inc()
-
-    def closed(self, why: str) -> None:
-        self._closed.labels(why).inc()
 
     def text(self) -> tuple[bytes, str]:
         """The exposition text and its content type."""

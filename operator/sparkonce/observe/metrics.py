@@ -81,6 +81,25 @@ class StoreRequests:
         self._store_seconds.labels(verb).observe(seconds)
 
 
+def closed_connections(
+    server: str, registry: CollectorRegistry, connections: Callable[[], int]
+) -> Callable[[str], None]:
+    """Registers the metrics of a server's connections. Returns what counts a connection that the server closed by itself, by the reason.
+
+    `connections`: how many are open."""
+    closed = Counter(
+        f"sparkonce_{server}_connections_closed",
+        f"Connections that the {server} closed by itself: overdue, to make room for another, or refused.",
+        ("why",),
+        registry=registry,
+    )
+    for why in ("overdue", "room", "refused"):  # created at 0, so that the first one shows as an increase
+        closed.labels(why)
+    open_now = Gauge(f"sparkonce_{server}_connections", "Open connections of clients.", registry=registry)
+    open_now.set_function(lambda: float(connections()))
+    return lambda why: closed.labels(why).inc()
+
+
 class Metrics(StoreRequests):
     """Implements `Meter`."""
 

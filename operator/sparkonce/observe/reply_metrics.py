@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import Counter, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from sparkonce.observe.metrics import StoreRequests
+from sparkonce.observe.metrics import StoreRequests, closed_connections
 
 OUTCOMES = (
     "ran", "released", "replayed", "failed", "left", "key-reused", "in-progress", "unknown-outcome", "store-down", "claim-lost",
@@ -18,8 +20,10 @@ SECONDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
 class ReplyMetrics(StoreRequests):
     """Implements `ReplyMeter`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, connections: Callable[[], int] = lambda: 0) -> None:
+        """`connections`: how many are open."""
         super().__init__()
+        self.closed = closed_connections("proxy", self.registry, connections)
         self._requests = Counter(
             "sparkonce_keyed_requests",
             "Requests with an Idempotency-Key, by outcome.",

@@ -11,43 +11,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import uvicorn
 
 from sparkonce.asgi import App
-from sparkonce.listening import Listening, first_of
+from sparkonce.listening.accepting import ConnectionRules, OnClosed, Server
+from sparkonce.listening.address import Listening, first_of
+from sparkonce.listening.connections import Connections, ConnectionTimes
 from sparkonce.observe import health
-
-log = logging.getLogger(__name__)
+from sparkonce.replies.coordinator import Refusal
+from sparkonce.replies.protocol import Reply
 
 GRACE = 30
 """Seconds for requests in flight at shutdown, before those that still run are given up."""
-KEPT = 75
-"""Seconds for which an idle connection stays open: longer than the 60 s for which load balancers reuse one."""
 
 
-class ProxyServer(uvicorn.Server):
-    """Leaves signals to `serve`: uvicorn ends with the signal that it got, and this process ends with 0."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+TIMES = ConnectionTimes(body=60.0, body_rate=500.0, linger=30.0, answer=math.inf, unread=60.0)
+"""A service may take bodies and send answers that are long, and takes its time within `--timeout`. The rate is below that of any network
+that carries them, and above that of a client that drips."""
 
 
 async def serve(
     app: App,
     listening: Listening,
     *,
+    connections: Connections,
+    on_closed: OnClosed,
+    refused: Callable[[Refusal], Reply],
     drain: float,
     http: str | None,
     metrics: Callable[[], tuple[bytes, str]],
 ) -> None:
     """Serves until the first signal, then shuts down gracefully; a second signal has its default effect.
 
-    `http`: HOST:PORT of /healthz, /readyz and /metrics; None: they are not served.
+    `refused`: the form in which a request that is no HTTP is answered; `http`: HOST:PORT of /healthz, /readyz and /metrics; None: they are
+    not served.
 
     Raises:
         InvalidInput: the certificate cannot be used, or an address cannot be bound.
@@ -61,13 +62,18 @@ async def serve(
         proxy_headers=False,
         server_header=False,  # the upstream's are passed on
         date_header=False,
-        timeout_keep_alive=KEPT,
+        timeout_keep_alive=connections.times.kept,
         timeout_graceful_shutdown=GRACE,
         ssl_certfile=listening.certificate,
         ssl_keyfile=listening.key,
     )
     listening.load(config)
-    server = ProxyServer(config)
+
+    def invalid(status: int, sentence: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        reply = refused(Refusal(status, "invalid-request", f"{sentence}; nothing was sent to the service"))
+        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers], reply.body
+
+    server = Server(config, ConnectionRules(connections=connections, on_closed=on_closed, refused=invalid))
     stop = first_of((signal.SIGTERM, signal.SIGINT), drain=drain)
 
     def why_not() -> str | None:

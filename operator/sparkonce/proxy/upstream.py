@@ -27,9 +27,6 @@ LOG = logging.getLogger(__name__)
 FORM = "http(s)://HOST[:PORT][/PATH]"
 CONNECTS = 5.0
 """Seconds for a connection: an upstream that is there answers in milliseconds."""
-CONNECTIONS = 1000
-"""To the upstream at a time; further requests wait for one as long as for a connection."""
-
 HELD = 64 * 1024 * 1024
 """Bytes of all answers that are held until they are complete: far below the 512 MiB that the chart gives a proxy."""
 MOST = 64 * 1024 * 1024
@@ -132,11 +129,13 @@ class Upstream:
         ca: Path | None = None,
         refused: Callable[[Refusal], Reply] = problem_of,
         whole: int = 0,
+        connections: int = 1000,
     ) -> None:
         """`url`: http(s)://HOST[:PORT][/PATH]; `timeout`: seconds without a byte from the upstream; `ca`: PEM file of
         the CA that signed its certificate; None: those that Python trusts; `refused`: the form of a 502 or 504; `whole`: bytes up to which
         an answer is read whole before any of it is sent, for clients that repeat a request without an answer, and not one whose answer
-        broke off; all of them together hold `HELD` bytes. Raises: InvalidInput."""
+        broke off; all of them together hold `HELD` bytes; `connections`: to the upstream at a time, with keys and without, beyond which a
+        request waits for one as long as for a connection. Raises: InvalidInput."""
         parts = _address(url)
         if ca is not None and parts.scheme != "https":
             raise InvalidInput("--upstream-ca needs an upstream at https://")
@@ -147,8 +146,8 @@ class Upstream:
         self._base, self._refused, self._whole = url.rstrip("/"), refused, whole
         self._room = _Room(HELD)
         within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
-        kept = httpx.Limits(max_connections=CONNECTIONS)
-        single = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=0)
+        kept = httpx.Limits(max_connections=connections)
+        single = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(timeout=within, limits=kept, verify=trusted, trust_env=False)
         self._of_keys = httpx.AsyncClient(timeout=within, limits=single, verify=trusted, trust_env=False)
 

@@ -15,7 +15,7 @@ from sparkonce import settings
 from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sparkonce.listening import Listening
+    from sparkonce.listening.address import Listening
 
 DEADLINE = 5.0
 """Seconds for one call to the API server: the caller waits for it, and may send the request again."""
@@ -98,7 +98,7 @@ def gateway(
     Example: sparkonce gateway --store etcd://etcd:2379 --install prod --tls-cert tls.crt --tls-key tls.key
     """
     try:
-        from sparkonce.listening import Listening
+        from sparkonce.listening.address import Listening
         from sparkonce.observe.log_format import configure
     except ModuleNotFoundError as missing:
         raise InvalidInput(
@@ -141,22 +141,23 @@ async def _serve(
     """Wires the gateway to Kubernetes: the only place that knows both."""
     from sparkonce.gateway.announcing import Announcer, asks
     from sparkonce.gateway.app import Parts, create_app
-    from sparkonce.gateway.connections import ConnectionLimits, Connections
     from sparkonce.gateway.decisions import Decisions
     from sparkonce.gateway.readiness import Readiness
-    from sparkonce.gateway.serving import fitting, serve
+    from sparkonce.gateway.serving import serve
     from sparkonce.gateway.tokens import Tokens
     from sparkonce.kube.client import ApiClient
     from sparkonce.kube.login import KubeLogin
     from sparkonce.kube.review import Reviews
     from sparkonce.kube.transport import Limits
+    from sparkonce.listening.accepting import fitting
+    from sparkonce.listening.connections import ConnectionLimits, Connections, ConnectionTimes
     from sparkonce.model.record import gateway_audience
     from sparkonce.observe.gateway_metrics import GatewayMetrics
     from sparkonce.store.instrumented import metered
     from sparkonce.store.open import open_blocking, open_shared
 
     ledger = open_shared(url, install=install, by="a gateway", max_report_bytes=max_report_bytes)
-    connections = Connections(fitting(ConnectionLimits(total=limits[0], per_client=limits[1])))
+    connections = Connections(fitting(ConnectionLimits(total=limits[0], per_client=limits[1])), ConnectionTimes())
     metrics = GatewayMetrics(
         announced=lambda: announcer.announced,
         reports=getattr(ledger, "reports_ratio", float),

@@ -12,6 +12,8 @@ from sparkonce.errors import InvalidInput
 from sparkonce.store.open import without_extra
 
 METHODS = "POST,PATCH"
+FILES = 3
+"""File descriptors for each connection of a client: its own, and one to the service in each pool, with keys and without."""
 
 
 def proxy(
@@ -64,6 +66,22 @@ def proxy(
         str | None, typer.Option("--http", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics there.")
     ] = None,
     drain_seconds: Annotated[float, typer.Option(min=0, help="Seconds to go on serving after SIGTERM.")] = 0.0,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            envvar="SPARKONCE_MAX_CONNECTIONS",
+            min=1,
+            help="Open connections at once; beyond, slow clients and idle connections make room.",
+        ),
+    ] = 1000,
+    max_connections_per_client: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SPARKONCE_MAX_CONNECTIONS_PER_CLIENT",
+            min=1,
+            help="Of them, from one address; all, unless it is given.",
+        ),
+    ] = None,
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> int:
     """Carry out a request with an Idempotency-Key once, and answer its repetitions, before any HTTP service.
@@ -73,19 +91,24 @@ def proxy(
     try:
         from sparkonce.observe.log_format import configure
         from sparkonce.observe.reply_metrics import ReplyMetrics
-        from sparkonce.proxy.serving import serve
+        from sparkonce.proxy.serving import TIMES, serve
     except ModuleNotFoundError as missing:
         raise without_extra("the proxy", missing, extra="proxy") from None
     from sparkonce.asgi import App, IdempotencyMiddleware
-    from sparkonce.listening import Listening
+    from sparkonce.listening.accepting import fitting
+    from sparkonce.listening.address import Listening
+    from sparkonce.listening.connections import ConnectionLimits, Connections
     from sparkonce.proxy.iceberg import LIFETIME, WHOLE, CatalogProxy, catalog_error, catalog_policy
     from sparkonce.proxy.upstream import Upstream, reporting_cuts
+    from sparkonce.replies.exchange import problem_of
     from sparkonce.replies.open import counted, open_replies
     from sparkonce.replies.policy import ReplyPolicy, Scope
 
     listening = Listening.of(listen, certificate=tls_cert, key=tls_key)
     configure(log_format)
-    metrics = ReplyMetrics()
+    limits = ConnectionLimits(total=max_connections, per_client=max_connections_per_client or max_connections)
+    connections = Connections(fitting(limits, files=FILES), TIMES)
+    metrics = ReplyMetrics(connections=lambda: len(connections))
     if profile == "iceberg":
         if methods or required or rerun or advertise:
             raise InvalidInput(
@@ -100,11 +123,29 @@ def proxy(
         raise InvalidInput(f"--profile is {profile!r}; the only profile is iceberg")
     ledger = counted(open_replies(store), metrics.stored)
     app: App
+    refused, whole = (catalog_error, WHOLE) if profile == "iceberg" else (problem_of, 0)
+    before = Upstream(
+        upstream,
+        timeout=timeout,
+        ca=upstream_ca,
+        refused=refused,
+        whole=whole,
+        connections=connections.limits.total,
+    )
     if profile == "iceberg":
-        before = Upstream(upstream, timeout=timeout, ca=upstream_ca, refused=catalog_error, whole=WHOLE)
         app = CatalogProxy(before, store=ledger, policy=policy, meter=metrics)
     else:
-        before = Upstream(upstream, timeout=timeout, ca=upstream_ca)
         app = IdempotencyMiddleware(before, store=ledger, policy=policy, advertise=advertise, meter=metrics)
-    asyncio.run(serve(reporting_cuts(app), listening, drain=drain_seconds, http=http, metrics=metrics.text))
+    asyncio.run(
+        serve(
+            reporting_cuts(app),
+            listening,
+            connections=connections,
+            on_closed=metrics.closed,
+            refused=refused,
+            drain=drain_seconds,
+            http=http,
+            metrics=metrics.text,
+        )
+    )
     return 0

@@ -1,29 +1,32 @@
-"""Accepts connections within the limits of `connections.py`, and closes those that are overdue.
+"""uvicorn with connections that are accepted within the limits of `connections.py`, and closed when they are overdue.
 
 uvicorn has no deadline for headers, nor for a body that no route reads, and its `limit_concurrency` answers 503 to every client once enough
 of them are slow, to probes of `/readyz` as well. So connections are accepted here (asyncio's `connect_accepted_socket`, which has a
 deadline for the TLS handshake, too), and uvicorn's protocol is extended to note the phase it is in. Parsing, flow control and ASGI remain
-uvicorn's and h11's. Hypercorn has a timeout for reading, but no limit per client; a proxy in front of each gateway would be one more part
+uvicorn's and h11's. Hypercorn has a timeout for reading, but no limit per client; a proxy in front of each server would be one more part
 to run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h11
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sparkonce.gateway import certificates
-from sparkonce.gateway.connections import CLOSE, HEAD, ClosedFor, Connection, ConnectionPhase, Connections
-from sparkonce.gateway.problem import respond
+from sparkonce.listening.connections import ClosedFor, Connection, ConnectionLimits, ConnectionPhase, Connections
 
 log = logging.getLogger(__name__)
 
@@ -36,28 +39,60 @@ RETRY = 0.2
 
 ANSWERABLE = (h11.IDLE, h11.SEND_RESPONSE)
 """States of h11 in which an answer may begin."""
+CERTIFICATE = "certificate"
+"""Name, in the state of a connection's requests, of the verified client certificate, as `ssl.SSLObject.getpeercert` gives it."""
+OTHER_FILES = 256
+"""File descriptors for everything but clients' connections: the ledger, the API server, outputs that a decision reads."""
 
 OnClosed = Callable[[ClosedFor], None]
+Refused = Callable[[int, str], tuple[Sequence[tuple[bytes, bytes]], bytes]]
+"""Headers and body that answer an invalid request, given a status and a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionRules:
+    """How a server treats those who connect to it."""
+
+    connections: Connections
+    on_closed: OnClosed
+    refused: Refused
+    plain_text_beside_tls: bool = False
+    """Connections that begin without TLS are served, too."""
+
+
+class _TimedFlow(FlowControl):
+    """uvicorn's flow control, which tells when a connection is read again: until then the application was behind, not the client."""
+
+    def __init__(self, transport: asyncio.Transport, resumed: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._resumed = resumed
+
+    def resume_reading(self) -> None:
+        was = self.read_paused
+        super().resume_reading()
+        if was:
+            self._resumed()
 
 
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol, which notes what its connection waits for."""
 
-    def __init__(self, connection: Connection, left: Callable[[Connection], object], **parts: Any) -> None:
-        """`left`: called when the connection has ended. `parts`: uvicorn's."""
+    def __init__(self, connection: Connection, rules: ConnectionRules, **parts: Any) -> None:
+        """`parts`: uvicorn's."""
         super().__init__(**parts)
-        self._connection, self._left = connection, left
+        self._connection, self._rules = connection, rules
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
+        self.flow = _TimedFlow(transport, self._note)
         self._connection.abort = transport.abort
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and (certificate := secured.getpeercert()):
-            self.app_state[certificates.STATE] = certificate
+            self.app_state[CERTIFICATE] = certificate
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._left(self._connection)
+        self._rules.connections.leave(self._connection)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -65,6 +100,7 @@ class TimedProtocol(H11Protocol):
             self._connection.phase is ConnectionPhase.IDLE
         ):  # an empty line ends the keep-alive timer, too, and begins a request
             self._enter(ConnectionPhase.HEAD)
+        self._connection.received(len(data), time.monotonic())
         super().data_received(data)
         self._note()
 
@@ -95,11 +131,10 @@ class TimedProtocol(H11Protocol):
             431: "the headers are too large; a token and a path need far less",
             501: "this transfer coding is not supported; send the body with Content-Length, or chunked",
         }
-        answer = respond(hint, said.get(hint, "this is not a valid HTTP/1.1 request"))
-        headers = [*answer.raw_headers, (b"connection", b"close")]
+        headers, body = self._rules.refused(hint, said.get(hint, "this is not a valid HTTP/1.1 request"))
         for event in (
-            h11.Response(status_code=hint, headers=headers),
-            h11.Data(data=bytes(answer.body)),
+            h11.Response(status_code=hint, headers=[*headers, (b"connection", b"close")]),
+            h11.Data(data=body),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event))
@@ -117,7 +152,10 @@ class TimedProtocol(H11Protocol):
             if self.conn.trailing_data[0]:  # the next request has begun
                 self._enter(ConnectionPhase.HEAD)
         elif theirs is h11.SEND_BODY:
-            self._enter(ConnectionPhase.LINGER if answered else ConnectionPhase.BODY)
+            if answered:
+                self._enter(ConnectionPhase.LINGER)
+            else:
+                self._enter(ConnectionPhase.ANSWER if self.flow.read_paused else ConnectionPhase.BODY)
         elif not answered:
             self._enter(ConnectionPhase.ANSWER)
 
@@ -141,8 +179,8 @@ async def _begins_with_tls(accepted: socket.socket) -> bool:
 class Acceptor:
     """Serves a listening socket; `close` and `wait_closed` are as uvicorn uses them of an asyncio server.
 
-    With TLS, a connection that begins with something else is served too, in plain text: drivers that were started while the gateway served
-    no TLS know an http address, and would count as silent. `gateway/gate.py` lets such a connection reach their routes only.
+    With TLS, a connection that begins with something else may be served too, in plain text: drivers that were started while the gateway
+    served no TLS know an http address, and would count as silent. `gateway/gate.py` lets such a connection reach their routes only.
     """
 
     def __init__(
@@ -150,12 +188,11 @@ class Acceptor:
         listening: socket.socket,
         protocol: Callable[[Connection], TimedProtocol],
         *,
-        connections: Connections,
+        rules: ConnectionRules,
         tls: ssl.SSLContext | None,
-        on_closed: OnClosed,
     ) -> None:
         self._listening, self._protocol, self._tls = listening, protocol, tls
-        self._connections, self._on_closed = connections, on_closed
+        self._rules, self._connections = rules, rules.connections
         self._beginning: set[asyncio.Task[None]] = set()
         self._said: dict[ClosedFor, float] = {}
         listening.setblocking(False)
@@ -177,7 +214,7 @@ class Acceptor:
                 accepted, address = await loop.sock_accept(self._listening)
             except OSError as problem:
                 log.warning("no connection can be accepted: %s", problem)
-                if (victim := self._connections.oldest_of_the_largest()) is not None:
+                if (victim := self._connections.slowest_of_the_largest(time.monotonic())) is not None:
                     self._end(victim, ClosedFor.ROOM)
                 await asyncio.sleep(RETRY)
                 continue
@@ -187,14 +224,15 @@ class Acceptor:
             )  # accepting does not wait while connections arrive, and requests must be served meanwhile
 
     def _admit(self, accepted: socket.socket, client: str) -> None:
-        admitted, victim = self._connections.room_for(client)
+        now = time.monotonic()
+        admitted, victim = self._connections.room_for(client, now)
         if victim is not None:
             self._end(victim, ClosedFor.ROOM)
         if not admitted:
             accepted.close()
             self._say(ClosedFor.REFUSED, client)
             return
-        connection = Connection(client, time.monotonic(), lambda: None)
+        connection = Connection(client, now, lambda: None, self._connections.times)
         self._connections.enter(connection)
         task = asyncio.create_task(self._begin(accepted, connection))
         connection.abort = task.cancel
@@ -211,12 +249,14 @@ class Acceptor:
     async def _begin(self, accepted: socket.socket, connection: Connection) -> None:
         """Handles a connection until the protocol takes it over."""
         try:
-            tls = self._tls if self._tls is not None and await _begins_with_tls(accepted) else None
+            either = self._tls is not None and self._rules.plain_text_beside_tls
+            tls = None if either and not await _begins_with_tls(accepted) else self._tls
         except (OSError, asyncio.CancelledError):
             accepted.close()
             self._connections.leave(connection)
             return
-        timeouts = {} if tls is None else {"ssl_handshake_timeout": HEAD, "ssl_shutdown_timeout": CLOSE}
+        times = self._connections.times
+        timeouts = {} if tls is None else {"ssl_handshake_timeout": times.head, "ssl_shutdown_timeout": times.close}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(connection), accepted, ssl=tls, **timeouts
@@ -241,7 +281,7 @@ class Acceptor:
             self._say(why, connection.client)
 
     def _say(self, why: ClosedFor, client: str) -> None:
-        self._on_closed(why)
+        self._rules.on_closed(why)
         now, limits = time.monotonic(), self._connections.limits
         if now - self._said.get(why, -QUIET) < QUIET:
             return
@@ -256,3 +296,48 @@ class Acceptor:
                 log.warning("closed a connection of %s to make room for another (%s)", client, open_now)
             case ClosedFor.REFUSED:
                 log.warning("refused a connection of %s: all others are being answered (%s)", client, open_now)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with connections of an `Acceptor`.
+
+    Disables uvicorn's signal handling, which re-raises the signal after shutdown: processes end with 0.
+    """
+
+    def __init__(self, config: uvicorn.Config, rules: ConnectionRules) -> None:
+        super().__init__(config)
+        self._rules = rules
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise RuntimeError("the application did not start; its error is above")
+
+        def protocol(connection: Connection) -> TimedProtocol:
+            parts = {"config": self.config, "server_state": self.server_state, "app_state": dict(self.lifespan.state)}
+            return TimedProtocol(connection, self._rules, **parts)
+
+        self.servers = [
+            Acceptor(each, protocol, rules=self._rules, tls=self.config.ssl)  # type: ignore[misc]
+            for each in sockets or ()  # uvicorn closes its servers and waits for that, and nothing else
+        ]
+        self.started = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def fitting(limits: ConnectionLimits, *, files: int = 1) -> ConnectionLimits:
+    """The limits, reduced to the file descriptors that this process may open, `files` for each connection; raises its own soft limit where
+    permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.total * files + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    total = max(1, (soft - OTHER_FILES) // files)
+    log.warning("at most %d connections: this process may open %d files only (ulimit -n)", total, soft)
+    return replace(limits, total=total)

@@ -1,0 +1,1 @@
+"""How a process that serves HTTP is reached: its address and certificate, and which connections of clients it keeps."""

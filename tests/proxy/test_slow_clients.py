@@ -1,0 +1,78 @@
+"""Clients that hold connections of a proxy cost the others nothing."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness.child import free_port
+from harness.eventually import assert_eventually
+from harness.patience import stretched
+from harness.reply_proxy import counting_service, started_proxy
+
+MOST = 60
+"""Connections of the proxy."""
+MANY = 100
+"""Slow clients."""
+HALF = b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n%s\r\nhalf of a body"
+
+
+@contextmanager
+def held(port: int, request: bytes) -> Iterator[list[socket.socket]]:
+    with ExitStack() as ends:
+        yield [ends.enter_context(_sent(port, request)) for _ in range(MANY)]
+
+
+def _sent(port: int, request: bytes) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port))
+    made.sendall(request)
+    return made
+
+
+def counted(metrics: str, name: str) -> float:
+    said = httpx.get(f"http://{metrics}/metrics").text
+    return float(re.findall(rf"^{re.escape(name)} (\S+)$", said, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("headers", [b"", b"Idempotency-Key: slow\r\n"], ids=["without a key", "with a key"])
+def test_half_sent_requests_make_room_for_whole_ones(tmp_path: Path, headers: bytes) -> None:
+    """More slow clients than the proxy has connections, to the service too: others are answered at once, with keys and without."""
+    options = ("--max-connections", str(MOST), "--http", metrics := f"127.0.0.1:{free_port()}")
+    with (
+        counting_service(tmp_path) as (service, _),
+        started_proxy(tmp_path, f"http://127.0.0.1:{service}", *options, shows="/") as (url, _),
+        held(int(url.rpartition(":")[2]), HALF % headers),
+    ):
+        assert_eventually(lambda: counted(metrics, "sparkonce_proxy_connections") >= MOST, 20.0)
+        time.sleep(1.5)  # until none of them counts as one that has just connected
+        for number in range(10):
+            began = time.monotonic()
+            assert httpx.get(f"{url}/").status_code == 200
+            keyed = httpx.post(f"{url}/orders", content=b"x", headers={"Idempotency-Key": f"k{number}"})
+            assert keyed.status_code == 201
+            assert time.monotonic() - began < stretched(2.0)
+        assert counted(metrics, "sparkonce_proxy_connections") <= MOST
+        assert counted(metrics, 'sparkonce_proxy_connections_closed_total{why="room"}') >= MANY - MOST
+
+
+@pytest.mark.parametrize("profile", [(), ("--profile", "iceberg")], ids=["any service", "a catalog"])
+def test_what_is_no_http_is_refused_in_the_services_form(tmp_path: Path, profile: tuple[str, ...]) -> None:
+    """400 with a sentence, in the form of other refusals, and nothing reaches the service."""
+    with (
+        counting_service(tmp_path) as (service, _),
+        started_proxy(tmp_path, f"http://127.0.0.1:{service}", *profile, shows="/") as (url, _),
+        _sent(int(url.rpartition(":")[2]), b"no http\r\n\r\n") as client,
+    ):
+        client.settimeout(stretched(20.0))
+        said = client.makefile("rb").read().decode()
+    assert said.startswith("HTTP/1.1 400")
+    assert "this is not a valid HTTP/1.1 request; nothing was sent to the service" in said
+    assert ("BadRequestException" if profile else "invalid-request") in said
+    assert not (tmp_path / "effects").exists()
