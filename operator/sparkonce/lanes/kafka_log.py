@@ -78,6 +78,8 @@ LOOK = 1.0
 """Seconds for a mark before the lane is acquired, so that a writer with other keys leaves it to the one that has it."""
 BATCHES = 64
 """Batches of one transaction."""
+SCANS = 2.0
+"""Seconds until the client has noticed that the time of a row is over: it looks once a second."""
 SPARE = 81_920
 """Bytes of a message for its headers, the columns among them; a quarter of it at most."""
 FENCED = "another writer has acquired the lane, or Kafka has ended a transaction that took too long"
@@ -189,7 +191,7 @@ class KafkaLog:
             producer.init_transactions(self._topic.ended)
         known = self._ended()
         found = known or self._stamped()
-        self._partition = found.partition if found else self._own_partition
+        self._partition = found.partition if found else own_partition(self.name, self._facts.partitions)
         columns = self._topic.columns_at(self.name, found) if found else ""
         before = found.mark if found else None
         keys = self._keys_with(found)
@@ -268,6 +270,7 @@ class KafkaLog:
                 if self._broken:
                     with suppress(KafkaException):  # of a mark whose transaction is aborted
                         self._answered()
+                    self._until_delivered()
                     self._owned.abort_transaction(REQUEST)
                     self._broken, self._doubted = False, True
                 if self._doubted:
@@ -390,11 +393,23 @@ class KafkaLog:
                     except BufferError:  # the client's queue is full
                         producer.poll(0.1)
             producer.poll(0)
-        if producer.flush(self._topic.transaction / 2) or failed:
-            why = (
-                failed[0].str() if failed else f"the brokers did not take them within {self._topic.transaction / 2:g} s"
+        self._until_delivered()
+        if failed:
+            raise TransactionAborted(
+                f"the rows of the lane {self.name} of {self.uri} were not taken within {self._topic.delivery:g} s: {failed[0].str()}"
             )
-            raise TransactionAborted(f"the rows of the lane {self.name} of {self.uri} were not taken: {why}")
+
+    def _until_delivered(self) -> None:
+        """Returns when the client has an answer about every row that was sent, if only that its time is over.
+
+        A transaction may not be aborted before. librdkafka forgets the rows that it was to send once more, gives their sequence numbers to
+        the rows of the next transaction, and takes a broker's word that it has these already; they would be in the aborted transaction
+        alone (2.8.0 and 2.9.0: `rd_kafka_toppar_purge_queues`). After a row that was given up, it asks for a new epoch of the producer,
+        in which no number was used.
+
+        Raises: OutputUnavailable: there are rows without an answer."""
+        if self._owned.flush(self._topic.delivery + SCANS):
+            raise OutputUnavailable(f"the rows of the lane {self.name} of {self.uri} are not answered yet")
 
     def _send_mark(self, mark: KafkaMark) -> None:
         at = self._topic.at(self._partition, offset=mark.last + 1, metadata=mark.text())
@@ -450,10 +465,6 @@ class KafkaLog:
         return self._group
 
     @property
-    def _own_partition(self) -> int:
-        return int(sha256(self.name.encode()).hexdigest(), 16) % self._facts.partitions
-
-    @property
     def _spare(self) -> int:
         return min(SPARE, self._facts.message_limit // 4)
 
@@ -482,6 +493,11 @@ class KafkaLog:
             )
         self._first_epoch = 1 if sure else int(time.time())  # an earlier writer of this name had a lower one
         return found
+
+
+def own_partition(lane: str, partitions: int) -> int:
+    """The partition of a lane that has not written yet."""
+    return int(sha256(lane.encode()).hexdigest(), 16) % partitions
 
 
 def kafka_lanes(location: str, client: Mapping[str, Any] | None = None) -> list[tuple[str, LaneEntry]]:

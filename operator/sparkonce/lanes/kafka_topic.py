@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from sparkonce.errors import InvalidInput, LibraryMissing, OutputCorrupt, OutputUnavailable
+from sparkonce.listening.address import host_and_port
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -46,10 +47,12 @@ _OURS = frozenset(
     {
         "acks",
         "bootstrap.servers",
+        "delivery.timeout.ms",
         "enable.auto.commit",
         "enable.idempotence",
         "group.id",
         "isolation.level",
+        "message.timeout.ms",
         "transactional.id",
     }
 )
@@ -125,6 +128,8 @@ class KafkaTopic:
         self._settings = _settings(self._brokers, client)
         self.transaction = int(self._settings["transaction.timeout.ms"]) / 1000
         """Seconds after which the coordinator aborts a transaction without a commit."""
+        self.delivery = self.transaction / 2
+        """Seconds after which the client gives a row up that no broker has acknowledged."""
         self.ended = self.transaction + SLACK
         """Seconds after which none of now is open any more."""
 
@@ -185,7 +190,10 @@ class KafkaTopic:
         """Raises: InvalidInput: librdkafka does not take a setting."""
         from confluent_kafka import Producer
 
-        made: Producer = _made(Producer, {**self._settings, "transactional.id": transactional_id})
+        delivery = int(self.delivery * 1000)
+        made: Producer = _made(
+            Producer, {**self._settings, "transactional.id": transactional_id, "message.timeout.ms": delivery}
+        )
         return made
 
     def consumer(self, group: str, *, committed: bool = True) -> Consumer:
@@ -412,8 +420,8 @@ def _parsed(location: str) -> tuple[str, str]:
     if not location.startswith(SCHEME) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise InvalidInput(f"{location} is not kafka://HOST:PORT,HOST:PORT/TOPIC")
     for each in brokers.split(","):
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536 or re.search(r"[\s@?#]", each):
+        at = host_and_port(each)
+        if at is None or at[1] == 0 or re.search(r"[\s@?#]", each):
             raise InvalidInput(f"{location}: {each!r} is not HOST:PORT")
     if topic in _INTERNAL:
         raise InvalidInput(f"{location}: {topic} is Kafka's own topic; give another one")

@@ -25,6 +25,14 @@ CERTIFICATE = 20.0
 BACKLOG = 2048
 
 
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """The parts of HOST:PORT, without the brackets of an IPv6 address; None: it is something else."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        return None
+    return host.strip("[]"), int(port)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Listening:
     """Listen address and TLS files."""
@@ -45,8 +53,8 @@ class Listening:
         Raises:
             InvalidInput: a malformed address, one file without the other, a missing or unusable file.
         """
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        at = host_and_port(address)
+        if at is None:
             raise InvalidInput(f"--listen is {address!r}; give HOST:PORT, such as 0.0.0.0:8443")
         if (certificate is None) != (key is None):
             raise InvalidInput("--tls-cert and --tls-key belong together; give both, or neither for plain HTTP")
@@ -60,7 +68,7 @@ class Listening:
                 ssl.create_default_context(cafile=str(client_ca))
             except OSError as problem:  # also of TLS
                 raise InvalidInput(f"--client-ca {client_ca} is no PEM file with a CA: {problem}") from None
-        return cls(host=host.strip("[]"), port=int(port), certificate=certificate, key=key, client_ca=client_ca)
+        return cls(host=at[0], port=at[1], certificate=certificate, key=key, client_ca=client_ca)
 
     @property
     def tls(self) -> bool:

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from sparkonce.errors import InvalidInput
+from sparkonce.listening.address import host_and_port
 
-MAX_PORT = 65535
 Check = Callable[[], str | None]
 """Returns None if all is well, else one sentence about what is wrong."""
 
@@ -28,8 +28,8 @@ async def serve(
     Raises:
         InvalidInput: the address is malformed, or cannot be bound.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+    at = host_and_port(address)
+    if at is None:
         raise InvalidInput(f"--http is {address!r}; give HOST:PORT, such as 0.0.0.0:8080")
 
     def answers(check: Check) -> Callable[[web.Request], object]:
@@ -51,7 +51,7 @@ async def serve(
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+            await web.TCPSite(runner, *at).start()
         except OSError as problem:
             raise InvalidInput(f"--http {address} cannot be served ({problem.strerror}); give another port") from None
         yield

@@ -41,9 +41,7 @@ class Cgroups:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(
-                0.05
-            )  # a process may fork between reading the list and the kill, so this repeats until none is left
+            time.sleep(0.05)  # a process may fork between reading the list and the kill: again, until none is left
 
     def processes_of(self, pod: str) -> list[int]:
         """Processes in the containers of a pod, by the pod's UID."""

@@ -15,7 +15,8 @@ import pytest
 import sparkonce
 from harness import effort, kafka
 from harness.eventually import assert_eventually
-from harness.kafka import Cluster
+from harness.kafka import START, Cluster
+from harness.proxy import Flow
 from lanes.tap import FENCED
 from lanes.test_kills import COUNT, ended, start, troubled, until_stopped, woken
 from lanes.test_table_log import append
@@ -23,7 +24,7 @@ from sparkonce.cli.app import main
 from sparkonce.cli.exits import ExitCode
 from sparkonce.errors import BufferFull, InvalidInput, LaneError, OutputCorrupt, OutputUnavailable, WriterFenced
 from sparkonce.lanes import kafka_topic
-from sparkonce.lanes.kafka_log import KafkaLog
+from sparkonce.lanes.kafka_log import KafkaLog, own_partition
 from sparkonce.lanes.kafka_topic import group_of
 from sparkonce.lanes.protocol import AppendKind, RowBatch
 
@@ -205,6 +206,43 @@ def test_replies_that_are_lost_change_nothing(brokers: Cluster, topic: str, url:
             writer.flush()
     assert sum(each.proxy.dropped for each in brokers.brokers) > 0
     assert numbers(brokers, topic) == list(range(20))
+
+
+def leader_and_coordinator(brokers: Cluster, topic: str, lane: str) -> tuple[int, int]:
+    """Numbers of the brokers that lead the lane's partition and coordinate its transactions."""
+    topics = brokers.admin.list_topics(timeout=START).topics
+    coordinators = topics["__transaction_state"].partitions
+    partitions = topics[topic].partitions
+    number = 0
+    for each in group_of(topic, lane):
+        number = (31 * number + ord(each)) % 2**32  # Java's hash code of a text
+    number = min(number, 2**32 - number)  # without its sign
+    return partitions[own_partition(lane, len(partitions))].leader, coordinators[number % len(coordinators)].leader
+
+
+def test_rows_that_arrived_and_whose_answer_was_lost_are_sent_again_and_seen(
+    brokers: Cluster, topic: str, url: str
+) -> None:
+    """The leader has the rows, its answer is lost, and it cannot be reached until their transaction is aborted. The rows of the next one must
+    not get the same sequence numbers: the leader would take them for a repetition, and they would be in the aborted transaction alone."""
+    with sparkonce.writer(url, name="first", linger=0.0) as writer:  # so that there is a coordinator
+        writer.append({"n": 0}, position=0).result(PATIENCE)
+    places = {name: leader_and_coordinator(brokers, topic, name) for name in (f"tap-{n}" for n in range(50))}
+    name = next(name for name, (leader, coordinator) in places.items() if leader != coordinator)
+    leader = brokers.brokers[places[name][0] - 1].proxy
+    with sparkonce.writer(url, name=name, linger=0.0, client={"transaction.timeout.ms": 8000}) as writer:
+        writer.append({"n": 1}, position=1).result(PATIENCE)
+        leader.replies = Flow.DROP
+        handle = writer.append({"n": 2}, position=2)
+        assert_eventually(lambda: leader.dropped > 0, PATIENCE)
+        leader.refuse = True
+        leader.cut()
+        time.sleep(6)  # until the transaction is to be aborted: it has half of 8 s for its rows
+        assert not handle.done()
+        leader.heal()
+        assert handle.result(PATIENCE).position == 2
+        writer.append({"n": 3}, position=3).result(PATIENCE)
+    assert sorted(numbers(brokers, topic)) == [0, 1, 2, 3]
 
 
 def test_a_silence_that_ends_loses_nothing(brokers: Cluster, topic: str, url: str) -> None:
