@@ -47,6 +47,18 @@ def number(title: str, says: str, query: str, unit: str = "short") -> Panel:
     return Panel(title=title, says=says, queries={"": query}, unit=unit, kind="stat", width=4)
 
 
+def connections(title: str, server: str) -> Panel:
+    return p(
+        title,
+        f"Open connections of clients, and those that the {server} closed: overdue, refused, or to make room for another client.",
+        {
+            "open {{pod}}": f"sparkonce_{server}_connections{{{server.upper()}}}",
+            "closed per minute: {{why}}": "60 * sum by (why) "
+            f"(rate(sparkonce_{server}_connections_closed_total{{{server.upper()}}}[$__rate_interval]))",
+        },
+    )
+
+
 def quantiles(metric: str, *, by: str = "") -> dict[str, str]:
     """p50 and p99 of a histogram."""
     group, legend = (f", {by}", f" {{{{{by}}}}}") if by else ("", "")
@@ -297,15 +309,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             {"{{answer}}": "sum by (answer) (rate(sparkonce_gateway_tokens_total{GATEWAY}[$__rate_interval]))"},
             "reqps",
         ),
-        p(
-            "Connections",
-            "Open connections of clients, and those that the gateway closed: overdue, refused, or to make room for another client.",
-            {
-                "open {{pod}}": "sparkonce_gateway_connections{GATEWAY}",
-                "closed per minute: {{why}}": "60 * sum by (why) "
-                "(rate(sparkonce_gateway_connections_closed_total{GATEWAY}[$__rate_interval]))",
-            },
-        ),
+        connections("Connections", "gateway"),
         p(
             "Requests to the API server",
             "Reviews of tokens and of rights, and reads that identify drivers.",
@@ -343,6 +347,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             },
             stacked=True,
         ),
+        connections("Connections of clients", "proxy"),
         p(
             "Requests to the ledger of answers",
             "Two for a request that runs and one for a replay, and beats of those that run long.",

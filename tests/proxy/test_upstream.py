@@ -1,11 +1,15 @@
-"""How an answer is passed on: whole, or as it comes."""
+"""How a request is passed on: as it was sent; and an answer: whole, or as it comes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from sparkonce.proxy.upstream import _PassedAnswer, _Room
+import pytest
+
+from sparkonce.proxy.upstream import Upstream, _PassedAnswer, _Room
 
 
 class Sent:
@@ -61,5 +65,108 @@ def test_without_waiting_an_answer_begins_at_once() -> None:
         assert [message["type"] for message in sent.messages] == ["http.response.start"]
         await answer.part(b"a")
         assert sent.bodies == [b"a"]
+
+    asyncio.run(play())
+
+
+class Wire:
+    """A service that keeps what arrives on its connections, byte by byte, and answers each request at its end."""
+
+    def __init__(self) -> None:
+        self.got = b""
+        self.closed = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not self.got.endswith((b"the end", b"0\r\n\r\n")) and (part := await reader.read(65536)):
+            self.got += part
+        writer.write(b"HTTP/1.1 200 OK\r\nX-One: 1\r\nx-one: 2\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        self.closed.set()
+
+
+@asynccontextmanager
+async def served(wire: Wire, path: str = "") -> AsyncIterator[tuple[Upstream, str]]:
+    """An upstream before this service, and the service's host and port."""
+    server = await asyncio.start_server(wire, "127.0.0.1", 0)
+    host = "{}:{}".format(*server.sockets[0].getsockname())
+    upstream = Upstream(f"http://{host}{path}", timeout=20.0)
+    lifespan = parts(b"", then={"type": "lifespan.shutdown"})
+    async with server:
+        yield upstream, host
+        await upstream({"type": "lifespan"}, lifespan.__anext__, Sent())
+        await asyncio.wait_for(wire.closed.wait(), 20.0)
+
+
+def scope_of(*headers: tuple[bytes, bytes], path: str = "/", query: bytes = b"") -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "PUT",
+        "raw_path": path.encode(),
+        "path": path,
+        "query_string": query,
+        "headers": list(headers),
+    }
+
+
+async def parts(*bodies: bytes, then: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    for body in bodies:
+        yield {"type": "http.request", "body": body, "more_body": True}
+    yield then
+
+
+END = {"type": "http.request", "body": b"the end", "more_body": False}
+
+
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [
+        ((b"content-length", b"12"), b"part the end"),
+        ((b"transfer-encoding", b"chunked"), b"5\r\npart \r\n7\r\nthe end\r\n0\r\n\r\n"),
+    ],
+)
+def test_a_request_arrives_as_it_was_sent(framing: tuple[bytes, bytes], body: bytes) -> None:
+    """Path and query are not normalised, no header is added but those of the connection, and a repeated header stays two."""
+
+    async def play() -> None:
+        wire, sent = Wire(), Sent()
+        async with served(wire, "/api/") as (upstream, host):
+            own = (
+                (b"accept", b"a/b"),
+                (b"x-twice", b"1"),
+                (b"x-twice", b"2"),
+                (b"connection", b"x-hop"),
+                (b"x-hop", b"3"),
+            )
+            scope = scope_of(*own, framing, path="/a%2Fb/../%7Ec;d", query=b"q=%20a+b&&e")
+            receive = parts(b"part ", then=END)
+            await upstream(scope, receive.__anext__, sent)
+            head, _, arrived = wire.got.partition(b"\r\n\r\n")
+            assert head.decode().split("\r\n") == [
+                "PUT /api/a%2Fb/../%7Ec;d?q=%20a+b&&e HTTP/1.1",
+                f"host: {host}",
+                "accept: a/b",
+                "x-twice: 1",
+                "x-twice: 2",
+                b": ".join(framing).decode(),
+            ]
+            assert arrived == body
+        assert sent.messages[0]["headers"] == [(b"x-one", b"1"), (b"x-one", b"2"), (b"content-length", b"0")]
+
+    asyncio.run(play())
+
+
+def test_a_client_that_leaves_within_its_body_ends_the_request() -> None:
+    """The service sees its connection end, and nobody is answered."""
+
+    async def play() -> None:
+        wire, sent = Wire(), Sent()
+        async with served(wire) as (upstream, _):
+            receive = parts(b"part ", then={"type": "http.disconnect"})
+            await upstream(scope_of((b"content-length", b"12")), receive.__anext__, sent)
+            await asyncio.wait_for(wire.closed.wait(), 20.0)  # before the upstream itself ends
+        assert wire.got.endswith(b"part ")
+        assert sent.messages == []
 
     asyncio.run(play())

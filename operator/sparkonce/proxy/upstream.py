@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+import httpcore
 import httpx
 
 from sparkonce.asgi import App, Asgi, Receive, Send, send_reply
@@ -27,6 +28,9 @@ LOG = logging.getLogger(__name__)
 FORM = "http(s)://HOST[:PORT][/PATH]"
 CONNECTS = 5.0
 """Seconds for a connection: an upstream that is there answers in milliseconds."""
+IDLE = 5.0
+"""Seconds for which a connection to the upstream is kept without a request: fewer than any server keeps it."""
+
 HELD = 64 * 1024 * 1024
 """Bytes of all answers that are held until they are complete: far below the 512 MiB that the chart gives a proxy."""
 MOST = 64 * 1024 * 1024
@@ -39,6 +43,10 @@ _HOP = frozenset({
 """Headers of one connection (RFC 9110, section 7.6.1)."""
 _OWN = _HOP | {b"host", b"content-length", b"accept-encoding"}
 """Headers that a request of the proxy's own has its own of."""
+
+
+class _ClientLeft(Exception):
+    """Before the end of its request's body."""
 
 
 class AnswerCut(ConnectionError):
@@ -145,11 +153,13 @@ class Upstream:
             raise InvalidInput(f"--upstream-ca {ca} is no PEM file with a CA: {problem}") from None
         self._base, self._refused, self._whole = url.rstrip("/"), refused, whole
         self._room = _Room(HELD)
-        within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
-        kept = httpx.Limits(max_connections=connections)
+        self._url = httpx.URL(self._base)
+        self._timeouts = {"connect": CONNECTS, "pool": CONNECTS, "read": timeout, "write": timeout}
+        self._kept = httpcore.AsyncConnectionPool(trusted, max_connections=connections, keepalive_expiry=IDLE)
+        self._single = httpcore.AsyncConnectionPool(trusted, max_connections=connections, max_keepalive_connections=0)
         single = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(timeout=within, limits=kept, verify=trusted, trust_env=False)
-        self._of_keys = httpx.AsyncClient(timeout=within, limits=single, verify=trusted, trust_env=False)
+        within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
+        self._own = httpx.AsyncClient(timeout=within, limits=single, verify=trusted, trust_env=False)
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         """Raises: Refusal: the upstream was not reached."""
@@ -164,45 +174,64 @@ class Upstream:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._client.aclose()
-        await self._of_keys.aclose()
+        for pool in (self._kept, self._single, self._own):
+            await pool.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _forward(self, scope: Asgi, receive: Receive, send: Send) -> None:
-        client = self._of_keys if "sparkonce" in scope else self._client
-        query = scope.get("query_string", b"").decode("latin-1")
-        url = self._base + raw_path(scope) + (f"?{query}" if query else "")
-        dropped = _HOP | {b"host"} | _named(scope["headers"])
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
-        has_body = any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
-        request = client.build_request(
-            scope["method"], url, headers=headers, content=_body(receive) if has_body else None
-        )
+        pool = self._single if "sparkonce" in scope else self._kept
+        request = self._request_of(scope, receive)
         passed = _PassedAnswer(send, self._whole, self._room)
         try:
-            async with contextlib.aclosing(await client.send(request, stream=True)) as answer:
-                dropped = _HOP | _named(answer.headers.raw)
-                kept = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in dropped]
-                await passed.start(answer.status_code, kept)
-                async for part in answer.aiter_raw():
+            async with contextlib.aclosing(await pool.handle_async_request(request)) as answer:
+                dropped = _HOP | _named(answer.headers)
+                kept = [(name.lower(), value) for name, value in answer.headers if name.lower() not in dropped]
+                await passed.start(answer.status, kept)
+                async for part in answer.aiter_stream():
                     await passed.part(part)
                 await passed.end()
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
             raise Refusal(
                 503,
                 "upstream-down",
                 "the service could not be reached, and nothing was sent; send the request again later",
                 retry_after=1,
             ) from error
-        except httpx.TimeoutException:
+        except _ClientLeft:
+            LOG.debug("a client left within the body of its request")
+        except httpcore.TimeoutException:
             await self._failed(send, 504, "the service did not answer in time", began=passed.began)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             LOG.warning("the upstream failed: %s", error)
             await self._failed(
                 send, 502, "the connection to the service broke before it had answered", began=passed.began
             )
         finally:
             passed.drop()
+
+    def _request_of(self, scope: Asgi, receive: Receive) -> httpcore.Request:
+        """The client's request as it is sent on."""
+        dropped = _HOP | {b"host"} | _named(scope["headers"])
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
+        framing = {name.lower() for name, _ in scope["headers"]} & {b"content-length", b"transfer-encoding"}
+        if framing and b"content-length" not in framing:
+            headers.append((b"transfer-encoding", b"chunked"))
+        query = scope.get("query_string", b"")
+        url = httpcore.URL(
+            scheme=self._url.raw_scheme,
+            host=self._url.raw_host,
+            port=self._url.port,
+            target=self._url.raw_path.rstrip(b"/")
+            + raw_path(scope).encode("latin-1")
+            + (b"?" + query if query else b""),
+        )
+        return httpcore.Request(
+            scope["method"],
+            url,
+            headers=[(b"host", self._url.netloc), *headers],
+            content=_body(receive) if framing else None,
+            extensions={"timeout": self._timeouts},
+        )
 
     async def _failed(self, send: Send, status: int, what: str, *, began: bool) -> None:
         reply = self._refused(
@@ -220,10 +249,10 @@ class Upstream:
 
         `path`: as it is sent, with its query. `headers`: names in lower case; those of one connection are left out."""
         sent = [(name, value) for name, value in headers if name.encode() not in _OWN]
-        request = self._of_keys.build_request(method, self._base + path, headers=sent, content=body)
+        request = self._own.build_request(method, self._base + path, headers=sent, content=body)
         read = bytearray()
         try:
-            async with contextlib.aclosing(await self._of_keys.send(request, stream=True)) as answer:
+            async with contextlib.aclosing(await self._own.send(request, stream=True)) as answer:
                 async for part in answer.aiter_bytes():
                     read += part
                     if len(read) > MOST:
@@ -265,6 +294,6 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise httpx.WriteError("the client left")
+            raise _ClientLeft
         yield message.get("body", b"")
         more = message.get("more_body", False)
