@@ -404,8 +404,8 @@ class KafkaLog:
 
         A transaction may not be aborted before. librdkafka forgets the rows that it was to send once more, gives their sequence numbers to
         the rows of the next transaction, and takes a broker's word that it has these already; they would be in the aborted transaction
-        alone (2.8.0 and 2.9.0: `rd_kafka_toppar_purge_queues`). After a row that was given up, it asks for a new epoch of the producer,
-        in which no number was used.
+        alone (2.8.0, `rd_kafka_toppar_purge_queues`). After a row that was given up, it asks for a new epoch of the producer, in which no
+        number was used.
 
         Raises: OutputUnavailable: there are rows without an answer."""
         if self._owned.flush(self._topic.delivery + SCANS):

@@ -223,8 +223,8 @@ def leader_and_coordinator(brokers: Cluster, topic: str, lane: str) -> tuple[int
 def test_rows_that_arrived_and_whose_answer_was_lost_are_sent_again_and_seen(
     brokers: Cluster, topic: str, url: str
 ) -> None:
-    """The leader has the rows, its answer is lost, and it cannot be reached until their transaction is aborted. The rows of the next one must
-    not get the same sequence numbers: the leader would take them for a repetition, and they would be in the aborted transaction alone."""
+    """The leader has the rows, its answer is lost, and it cannot be reached until their transaction is aborted. The rows of the next one
+    must not get the same sequence numbers: the leader would take them for a repetition, and they would be in the aborted one alone."""
     with sparkonce.writer(url, name="first", linger=0.0) as writer:  # so that there is a coordinator
         writer.append({"n": 0}, position=0).result(PATIENCE)
     places = {name: leader_and_coordinator(brokers, topic, name) for name in (f"tap-{n}" for n in range(50))}
