@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparkonce.proxy.upstream import Upstream, _PassedAnswer, _Room
+from sparkonce.replies.coordinator import Refusal
 
 
 class Sent:
@@ -155,6 +156,18 @@ def test_a_request_arrives_as_it_was_sent(framing: tuple[bytes, bytes], body: by
         assert sent.messages[0]["headers"] == [(b"x-one", b"1"), (b"x-one", b"2"), (b"content-length", b"0")]
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("target", ["http://elsewhere/orders", "*", "elsewhere:443"])
+def test_a_target_that_is_no_path_is_refused(target: str) -> None:
+    """Nothing is sent, and a key that was reserved for it is free again."""
+
+    async def play() -> None:
+        await Upstream("http://127.0.0.1:1", timeout=20.0)(scope_of(path=target), parts(then=END).__anext__, Sent())
+
+    with pytest.raises(Refusal, match="send the path alone") as refused:
+        asyncio.run(play())
+    assert refused.value.status == 400
 
 
 def test_a_client_that_leaves_within_its_body_ends_the_request() -> None:

@@ -210,7 +210,13 @@ class Upstream:
             passed.drop()
 
     def _request_of(self, scope: Asgi, receive: Receive) -> httpcore.Request:
-        """The client's request as it is sent on."""
+        """The client's request as it is sent on. Raises: Refusal: its target is no path: a service would take it for another one than the
+        proxy has matched."""
+        path = raw_path(scope)
+        if not path.startswith("/"):
+            raise Refusal(
+                400, "bad-target", "the target of the request is not a path; send the path alone, such as /orders"
+            )
         dropped = _HOP | {b"host"} | _named(scope["headers"])
         headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
         framing = {name.lower() for name, _ in scope["headers"]} & {b"content-length", b"transfer-encoding"}
