@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "69157b870c974b1a744b4a2956399c7360202812"
+IN_USE = "34951577164cb35089bdd4c26e904928d135061d"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

@@ -16,6 +16,7 @@ from harness.child import free_port
 from harness.eventually import assert_eventually
 from harness.patience import stretched
 from harness.reply_proxy import counting_service, started_proxy
+from sparkonce.listening.connections import PATIENT
 
 MOST = 60
 """Connections of the proxy."""
@@ -51,7 +52,7 @@ def test_half_sent_requests_make_room_for_whole_ones(tmp_path: Path, headers: by
         held(int(url.rpartition(":")[2]), HALF % headers),
     ):
         assert_eventually(lambda: counted(metrics, "sparkonce_proxy_connections") >= MOST, 20.0)
-        time.sleep(1.5)  # until none of them counts as one that has just connected
+        time.sleep(1.5 * PATIENT)  # until none of them counts as one that has just connected
         for number in range(10):
             began = time.monotonic()
             assert httpx.get(f"{url}/").status_code == 200

@@ -12,13 +12,13 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
 
 import httpcore
 import httpx
 
 from sparkonce.asgi import App, Asgi, Receive, Send, send_reply
 from sparkonce.errors import InvalidInput
+from sparkonce.listening.address import MAX_PORT
 from sparkonce.replies.coordinator import Refusal
 from sparkonce.replies.exchange import problem_of
 from sparkonce.replies.protocol import Reply
@@ -30,6 +30,10 @@ CONNECTS = 5.0
 """Seconds for a connection: an upstream that is there answers in milliseconds."""
 IDLE = 5.0
 """Seconds for which a connection to the upstream is kept without a request: fewer than any server keeps it."""
+
+CONNECTIONS_PER_CLIENT = 3
+"""Open sockets that a connection of a client may cost: its own, and one in each pool of connections to the upstream with which requests are
+passed on. The proxy's own requests are few."""
 
 HELD = 64 * 1024 * 1024
 """Bytes of all answers that are held until they are complete: far below the 512 MiB that the chart gives a proxy."""
@@ -144,8 +148,8 @@ class Upstream:
         an answer is read whole before any of it is sent, for clients that repeat a request without an answer, and not one whose answer
         broke off; all of them together hold `HELD` bytes; `connections`: to the upstream at a time, with keys and without, beyond which a
         request waits for one as long as for a connection. Raises: InvalidInput."""
-        parts = _address(url)
-        if ca is not None and parts.scheme != "https":
+        address = _address(url)
+        if ca is not None and address.scheme != "https":
             raise InvalidInput("--upstream-ca needs an upstream at https://")
         try:
             trusted = ssl.create_default_context(cafile=ca)
@@ -153,7 +157,8 @@ class Upstream:
             raise InvalidInput(f"--upstream-ca {ca} is no PEM file with a CA: {problem}") from None
         self._base, self._refused, self._whole = url.rstrip("/"), refused, whole
         self._room = _Room(HELD)
-        self._url = httpx.URL(self._base)
+        self._scheme, self._host, self._port = address.raw_scheme, address.raw_host, address.port
+        self._netloc, self._prefix = address.netloc, address.raw_path.rstrip(b"/")
         self._timeouts = {"connect": CONNECTS, "pool": CONNECTS, "read": timeout, "write": timeout}
         self._kept = httpcore.AsyncConnectionPool(trusted, max_connections=connections, keepalive_expiry=IDLE)
         self._single = httpcore.AsyncConnectionPool(trusted, max_connections=connections, max_keepalive_connections=0)
@@ -224,17 +229,15 @@ class Upstream:
             headers.append((b"transfer-encoding", b"chunked"))
         query = scope.get("query_string", b"")
         url = httpcore.URL(
-            scheme=self._url.raw_scheme,
-            host=self._url.raw_host,
-            port=self._url.port,
-            target=self._url.raw_path.rstrip(b"/")
-            + raw_path(scope).encode("latin-1")
-            + (b"?" + query if query else b""),
+            scheme=self._scheme,
+            host=self._host,
+            port=self._port,
+            target=self._prefix + path.encode("latin-1") + (b"?" + query if query else b""),
         )
         return httpcore.Request(
             scope["method"],
             url,
-            headers=[(b"host", self._url.netloc), *headers],
+            headers=[(b"host", self._netloc), *headers],
             content=_body(receive) if framing else None,
             extensions={"timeout": self._timeouts},
         )
@@ -270,18 +273,20 @@ class Upstream:
         return Reply(answer.status_code, tuple(kept), bytes(read))
 
 
-def _address(url: str) -> SplitResult:
+def _address(url: str) -> httpx.URL:
     """Raises: InvalidInput, which shows no password and no query."""
     try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not close, or no such port
+        address = httpx.URL(url)
+    except httpx.InvalidURL:  # brackets that do not close, no such port, control characters
         raise InvalidInput(f"--upstream has a host or a port that is none; give {FORM}") from None
-    if parts.username is not None or parts.query or parts.fragment:
+    user = address.userinfo or (not address.host and "@" in url)
+    if user or b"?" in address.raw_path or address.fragment:
         raise InvalidInput(f"--upstream has a user, a query or a fragment, which no request would carry; give {FORM}")
-    if not fits:
+    if address.scheme not in ("http", "https") or not address.host:
         raise InvalidInput(f"--upstream is {url!r}; give {FORM}")
-    return parts
+    if b"%" in address.raw_host or (address.port is not None and not 0 < address.port <= MAX_PORT):
+        raise InvalidInput(f"--upstream has a host or a port that is none; give {FORM}")
+    return address
 
 
 def raw_path(scope: Asgi) -> str:

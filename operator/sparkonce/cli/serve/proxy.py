@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,6 @@ from sparkonce.errors import InvalidInput
 from sparkonce.store.open import without_extra
 
 METHODS = "POST,PATCH"
-FILES = 3
-"""File descriptors for each connection of a client: its own, and one to the service in each pool, with keys and without."""
 
 
 def proxy(
@@ -99,7 +98,7 @@ def proxy(
     from sparkonce.listening.address import Listening
     from sparkonce.listening.connections import ConnectionLimits, Connections
     from sparkonce.proxy.iceberg import LIFETIME, WHOLE, CatalogProxy, catalog_error, catalog_policy
-    from sparkonce.proxy.upstream import Upstream, reporting_cuts
+    from sparkonce.proxy.upstream import CONNECTIONS_PER_CLIENT, Upstream, reporting_cuts
     from sparkonce.replies.exchange import problem_of
     from sparkonce.replies.open import counted, open_replies
     from sparkonce.replies.policy import ReplyPolicy, Scope
@@ -107,35 +106,27 @@ def proxy(
     listening = Listening.of(listen, certificate=tls_cert, key=tls_key)
     configure(log_format)
     limits = ConnectionLimits(total=max_connections, per_client=max_connections_per_client or max_connections)
-    connections = Connections(fitting(limits, files=FILES), TIMES)
+    connections = Connections(fitting(limits, files=CONNECTIONS_PER_CLIENT), TIMES)
     metrics = ReplyMetrics(connections=lambda: len(connections))
+    ledger = counted(open_replies(store), metrics.stored)
+    reaching = partial(Upstream, upstream, timeout=timeout, ca=upstream_ca, connections=connections.limits.total)
+    app: App
     if profile == "iceberg":
         if methods or required or rerun or advertise:
             raise InvalidInput(
                 "--profile iceberg decides which requests take keys; leave out --methods, --required, --rerun and --advertise"
             )
+        refused = catalog_error
         policy = catalog_policy(LIFETIME if lifetime is None else lifetime * 3600, service=service)
+        app = CatalogProxy(reaching(refused=refused, whole=WHOLE), store=ledger, policy=policy, meter=metrics)
     elif profile is None:
+        refused = problem_of
         names = frozenset(name.strip().upper() for name in (methods or METHODS).split(",") if name.strip())
         scope = Scope(methods=names, required=required, rerun=rerun)
         policy = ReplyPolicy(scopes=(scope,), lifetime=(lifetime or 24.0) * 3600, service=service)
+        app = IdempotencyMiddleware(reaching(), store=ledger, policy=policy, advertise=advertise, meter=metrics)
     else:
         raise InvalidInput(f"--profile is {profile!r}; the only profile is iceberg")
-    ledger = counted(open_replies(store), metrics.stored)
-    app: App
-    refused, whole = (catalog_error, WHOLE) if profile == "iceberg" else (problem_of, 0)
-    before = Upstream(
-        upstream,
-        timeout=timeout,
-        ca=upstream_ca,
-        refused=refused,
-        whole=whole,
-        connections=connections.limits.total,
-    )
-    if profile == "iceberg":
-        app = CatalogProxy(before, store=ledger, policy=policy, meter=metrics)
-    else:
-        app = IdempotencyMiddleware(before, store=ledger, policy=policy, advertise=advertise, meter=metrics)
     asyncio.run(
         serve(
             reporting_cuts(app),
