@@ -38,6 +38,8 @@ USER, PASSWORD = "sparkonce", "pass/w@rd"
 URL_PASSWORD = "pass%2Fw%40rd"
 START_TIMEOUT = 60.0
 """Seconds: one on free cores."""
+CONNECT_TIMEOUT = 60
+"""Seconds for a connection: milliseconds on free cores."""
 STANDBY = "standby"
 """The name by which a standby is known to its primary."""
 INSTALL_TIMEOUT = 600.0
@@ -170,7 +172,7 @@ class PostgresServer:
             raise AssertionError(f"postgres did not start: {self.child.last_words()}") from error
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(self.socket_url, autocommit=True, connect_timeout=5)
+        return psycopg.connect(self.socket_url, autocommit=True, connect_timeout=CONNECT_TIMEOUT)
 
     def kill(self) -> None:
         """SIGKILL to the server and all of its processes; they and their connections are gone when this returns."""

@@ -369,7 +369,8 @@ def _changes(operation: Operation, body: Json) -> list[tuple[str, Json]]:
 
 
 def _telling(changes: Sequence[tuple[str, Json]]) -> tuple[str, Json]:
-    """The change that its table shows best."""
+    """Path of a table, and the change of it by which the whole request is found again: one that adds snapshots if there is one, since their
+    ids are the request's own, and preferably one that names the snapshot it stands on. A catalog makes all changes of a request or none."""
     return max(changes, key=lambda each: (bool(snapshots(each[1])), bool(stands_on(each[1]))))
 
 
