@@ -175,6 +175,7 @@ def test_required_keys_and_other_methods(place: Place) -> None:
         (["--upstream", "http://x:0", "--store", "memory:"], "--upstream has a host or a port that is none"),
         (["--upstream", "http://ann:hunter2@x", "--store", "memory:"], "--upstream has a user, a query or a fragment"),
         (["--upstream", "ann:hunter2@x", "--store", "memory:"], "--upstream has a user, a query or a fragment"),
+        (["--upstream", "http://@x", "--store", "memory:"], "--upstream has a user, a query or a fragment"),
         (["--upstream", "http://x/api?", "--store", "memory:"], "--upstream has a user, a query or a fragment"),
         (["--upstream", "http://x", "--store", "redis://:hunter2@x"], "is no ledger of answers"),
         (["--upstream", "http://x", "--store", "memory:", "--listen", "8080"], "--listen is '8080'; give HOST:PORT"),

@@ -52,7 +52,7 @@ def test_half_sent_requests_make_room_for_whole_ones(tmp_path: Path, headers: by
         held(int(url.rpartition(":")[2]), HALF % headers),
     ):
         assert_eventually(lambda: counted(metrics, "sparkonce_proxy_connections") >= MOST, 20.0)
-        time.sleep(1.5 * PATIENT)  # until none of them counts as one that has just connected
+        time.sleep(1.5 * PATIENT)  # time alone makes a half-sent request late: after PATIENT seconds
         for number in range(10):
             began = time.monotonic()
             assert httpx.get(f"{url}/").status_code == 200

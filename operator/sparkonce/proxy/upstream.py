@@ -279,8 +279,8 @@ def _address(url: str) -> httpx.URL:
         address = httpx.URL(url)
     except httpx.InvalidURL:  # brackets that do not close, no such port, control characters
         raise InvalidInput(f"--upstream has a host or a port that is none; give {FORM}") from None
-    user = address.userinfo or (not address.host and "@" in url)
-    if user or b"?" in address.raw_path or address.fragment:
+    authority = url.partition("//")[2].partition("/")[0] if address.host else url  # an empty user is one, too
+    if "@" in authority or b"?" in address.raw_path or address.fragment:
         raise InvalidInput(f"--upstream has a user, a query or a fragment, which no request would carry; give {FORM}")
     if address.scheme not in ("http", "https") or not address.host:
         raise InvalidInput(f"--upstream is {url!r}; give {FORM}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -108,25 +109,31 @@ def proxy(
     limits = ConnectionLimits(total=max_connections, per_client=max_connections_per_client or max_connections)
     connections = Connections(fitting(limits, files=CONNECTIONS_PER_CLIENT), TIMES)
     metrics = ReplyMetrics(connections=lambda: len(connections))
-    ledger = counted(open_replies(store), metrics.stored)
-    reaching = partial(Upstream, upstream, timeout=timeout, ca=upstream_ca, connections=connections.limits.total)
-    app: App
+    made: Callable[..., App]
     if profile == "iceberg":
         if methods or required or rerun or advertise:
             raise InvalidInput(
                 "--profile iceberg decides which requests take keys; leave out --methods, --required, --rerun and --advertise"
             )
-        refused = catalog_error
         policy = catalog_policy(LIFETIME if lifetime is None else lifetime * 3600, service=service)
-        app = CatalogProxy(reaching(refused=refused, whole=WHOLE), store=ledger, policy=policy, meter=metrics)
+        made, refused, whole = CatalogProxy, catalog_error, WHOLE
     elif profile is None:
-        refused = problem_of
         names = frozenset(name.strip().upper() for name in (methods or METHODS).split(",") if name.strip())
         scope = Scope(methods=names, required=required, rerun=rerun)
         policy = ReplyPolicy(scopes=(scope,), lifetime=(lifetime or 24.0) * 3600, service=service)
-        app = IdempotencyMiddleware(reaching(), store=ledger, policy=policy, advertise=advertise, meter=metrics)
+        made, refused, whole = partial(IdempotencyMiddleware, advertise=advertise), problem_of, 0
     else:
         raise InvalidInput(f"--profile is {profile!r}; the only profile is iceberg")
+    ledger = counted(open_replies(store), metrics.stored)
+    before = Upstream(
+        upstream,
+        timeout=timeout,
+        ca=upstream_ca,
+        refused=refused,
+        whole=whole,
+        connections=connections.limits.total,
+    )
+    app = made(before, store=ledger, policy=policy, meter=metrics)
     asyncio.run(
         serve(
             reporting_cuts(app),
