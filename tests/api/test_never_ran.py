@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,6 +199,75 @@ def test_an_edit_ends_an_attempt_that_waits_for_a_node(stage: Stage, tmp_path: P
     assert len(stage.runs("runs")) == 1
     told = json.loads(stage.cli("keys", "history", "fits", "--json").stdout)["events"]
     assert [each["why"] for each in told if each["what"] == "Settling"] == [f"the job was edited while {WAITS}"] * 2
+
+
+@pytest.mark.operator
+def test_a_job_that_is_corrected_before_it_ran_takes_its_key_at_once(stage: Stage, tmp_path: Path) -> None:
+    """Nobody waits for a start that cannot come: an image that cannot be pulled (of an opaque job, and of one with outputs), a submission
+    that fails and is repeated in an hour. Each edited object runs as generation 2, once, and needs neither onMismatch nor a person. A job
+    whose driver runs goes on, its edited object is a mismatch, and so is one whose job another object wants."""
+    proceed = threading.Event()
+    for each in ("soon-image", "soon-outputs", "soon-wanted"):
+        stage.play(each, Script(pending_seconds=600.0, pending_reason="ImagePullBackOff"), attempt="g1-*")
+    stage.play("soon-outputs", Script(code=writes_outputs(7)), attempt="g2-*")
+    stage.play("soon-submission", FAILS, attempt="g1-*")
+    stage.play("soon-runs", Script(code=held(proceed)), attempt="g1-*")
+    stage.send("soon-image", "soon-image", "a")
+    stage.send("soon-outputs", "soon-outputs", "a", outputs=rows(tmp_path))
+    stage.send("soon-submission", "soon-submission", "a", retry={"backoff": {"initial": "3600s", "max": "3600s"}})
+    stage.send("soon-runs", "soon-runs", "a")
+    stage.send("soon-wanted", "soon-wanted", "a")
+    stage.send("soon-twin", "soon-wanted", "a")
+
+    def waits() -> None:
+        for each in ("soon-image", "soon-outputs", "soon-wanted", "soon-twin"):
+            assert "its image cannot be pulled" in str(stage.status(each).get("message"))
+        assert stage.status("soon-submission").get("attempt") == 2
+
+    try:
+        assert_eventually(waits, IN_TIME)
+        stage.until("soon-runs", "Running")
+        for each in ("soon-image", "soon-outputs", "soon-submission", "soon-runs", "soon-wanted"):
+            stage.arguments(each, "b")
+        for each in ("soon-image", "soon-outputs", "soon-submission"):
+            stage.until(each, "Succeeded", generation=2, attempt=1, role="Leader")
+            assert [run.application for run in stage.runs(each)] == [f"so-{stage.hash20(each)}-g2-a1"]
+        assert stage.until("soon-runs", "Mismatch")["mismatch"] == ["spec.template.spec.arguments[0]"]
+        stage.until("soon-wanted", "Mismatch")
+        assert "its image cannot be pulled" in str(stage.status("soon-twin").get("message"))
+    finally:
+        proceed.set()
+    assert_eventually(lambda: stage.record("soon-runs")["record"]["outcome"] == "Succeeded", IN_TIME)
+    assert len(stage.runs("soon-runs")) == 1
+    told = json.loads(stage.cli("keys", "history", "soon-image", "--json").stdout)["events"]
+    why = {each["what"]: each["why"] for each in told}
+    assert "takes the place of generation 1 (of which no driver has started)" in why["StopWanted"]
+    assert "takes the place of generation 1 (which took no effect)" in why["Reopened"]
+
+
+def test_an_edit_at_the_moment_of_the_start_is_one_effect(stage: Stage) -> None:
+    """Drivers of opaque jobs start about when their objects are edited. Whichever was first, one driver has run: that of the edited job; or
+    that of the first, and the edited object is a mismatch. No key is Held."""
+    keys = [f"moment-{number}" for number in range(12)]
+    for key in keys:
+        stage.play(key, Script(pending_seconds=3.0, pending_reason="ImagePullBackOff"), attempt="g1-*")
+    threads = [threading.Thread(target=_edited_after, args=(stage, key, 0.25 * at)) for at, key in enumerate(keys)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for key in keys:
+        phase = stage.until(key, "Succeeded", "Mismatch")["phase"]
+        generation = 2 if phase == "Succeeded" else 1
+        assert [run.application for run in stage.runs(key)] == [f"so-{stage.hash20(key)}-g{generation}-a1"]
+    assert {stage.status(keys[0])["phase"], stage.status(keys[-1])["phase"]} == {"Succeeded", "Mismatch"}
+
+
+def _edited_after(stage: Stage, key: str, seconds: float) -> None:
+    stage.send(key, key, "a")
+    assert_eventually(lambda: stage.pods(f"so-{stage.hash20(key)}-g1-a1"), IN_TIME)
+    time.sleep(1.5 + seconds)  # the driver starts 3 s after its pod
+    stage.arguments(key, "b")
 
 
 @pytest.mark.operator

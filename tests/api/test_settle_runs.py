@@ -90,12 +90,29 @@ def test_what_never_started_needs_no_settle_run(stage: Stage, tmp_path: Path) ->
     play(stage, "unplaced", Script(pending_seconds=600.0, pending_reason="ErrImagePull"), Script(pending_seconds=600.0))
     stage.play("unplaced", Script(code=writes_outputs(7)), attempt="g2-a1")
     stage.play("unplaced", Script(code=settles(url(stage), stage.folder / "unplaced.log")), attempt="g2-a1-s1")
-    stage.send("unplaced", "unplaced", outputs=rows(tmp_path), onMismatch="Supersede")
+    stage.send("unplaced", "unplaced", outputs=rows(tmp_path))
     assert_eventually(lambda: stage.pods(f"so-{stage.hash20('unplaced')}-g1-a1"), WITHIN)
     stage.arguments("unplaced", "--corrected")
     stage.until("unplaced", "Succeeded", generation=2, attempt=1)
     assert settle_runs(stage, "unplaced") == ["a1-s1"]  # of generation 2 alone: the first would be another
     assert rows_of(tmp_path) == {7: 1}
+
+
+@pytest.mark.operator
+def test_what_is_deleted_before_it_started_needs_no_settle_run(stage: Stage, tmp_path: Path) -> None:
+    """Application and pod are garbage-collected with the object. The record keeps where the history of the pod's name begins, which
+    proves that nothing has run, and the corrected object takes the key."""
+    play(stage, "anew", Script(pending_seconds=600.0, pending_reason="ErrImagePull"), Script(pending_seconds=600.0))
+    stage.play("anew", Script(code=writes_outputs(9)), attempt="g2-a1")
+    stage.play("anew", Script(code=settles(url(stage), stage.folder / "anew.log")), attempt="g2-a1-s1")
+    stage.send("anew", "anew", outputs=rows(tmp_path))
+    assert_eventually(lambda: "image" in str(stage.status("anew").get("message")), WITHIN)
+    stage.delete("anew")
+    stage.until_record("anew", phase="Cancelled")
+    assert settle_runs(stage, "anew") == []
+    stage.send("anew", "anew", "--corrected", outputs=rows(tmp_path))
+    stage.until("anew", "Succeeded", generation=2, attempt=1)
+    assert rows_of(tmp_path) == {9: 1}
 
 
 def test_a_submission_that_fails_needs_no_settle_run(stage: Stage, tmp_path: Path) -> None:

@@ -69,8 +69,10 @@ class Applications:
     async def observe(self, assignment: Assignment, noted: Application | None = None) -> ApplicationState | None:
         return self.by_name.get(assignment.name)
 
-    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:
-        del proof
+    async def stop(
+        self, assignment: Assignment, *, timeout: float, proof: bool = False, noted: Application | None = None
+    ) -> Stopped | StillThere:
+        del proof, noted
         self.stopped.append(assignment.name)
         if self.unplaceable:
             raise LaunchRefused("every application has a team")

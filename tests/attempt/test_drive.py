@@ -154,6 +154,32 @@ def test_an_opaque_job_whose_only_launch_was_refused_never_ran(tmp_path: Path, b
     assert made.applications.launched == []
 
 
+@pytest.mark.parametrize("before", ["nothing", "a refused placeholder", "another owner"])
+def test_an_opaque_job_that_is_cancelled_before_its_launch_never_ran(tmp_path: Path, before: str) -> None:
+    """It waits, here because it is suspended. The process that granted the attempt knows that it sent no launch; an earlier owner may have
+    sent one, and then the outcome is unknown."""
+    made = owner(tmp_path, suspend=True)
+    granted = made.granted
+    if before == "another owner":
+        made.dies()
+    drive = made.drive()
+    if before != "another owner":
+        drive.opened(granted.record, granted.prepared.spec)
+    made.applications.unplaceable = before == "a refused placeholder"
+    made.waits = lambda: stop_wanted(made)
+
+    ended = run(drive.run(granted.record, granted.claim))
+
+    assert isinstance(ended, Ended) and ended.result is not None and ended.result.failure is not None
+    unknown = "outcome unknown; " if before == "another owner" else ""
+    assert (ended.result.outcome, ended.result.failure.message) == (
+        Outcome.CANCELLED,
+        f"{unknown}cancelled by ann: too slow",
+    )
+    assert ended.record.effectless is (before != "another owner")
+    assert made.applications.launched == []
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_opaque_job_whose_launch_and_placeholder_are_refused_never_ran(tmp_path: Path, *, lost: bool) -> None:
     """An admission policy refuses both. If an earlier request of the attempt may have arrived, the job is held: its name stays free."""

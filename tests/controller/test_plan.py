@@ -31,8 +31,8 @@ from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import LatestRequest, Opening, Relation, asked, leader_of, place, plan
 from sparkonce.errors import RecordTooNew
 from sparkonce.model.identity import fingerprint
-from sparkonce.model.record import HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
-from sparkonce.model.spec import IdempotentJob, OnDelete
+from sparkonce.model.record import Bound, HeldReason, NoEffect, Opener, Outcome, Record, Settling, StopWanted, Why
+from sparkonce.model.spec import IdempotentJob, OnDelete, OnMismatch
 from sparkonce.model.validation import InvalidJob
 from sparkonce.store.protocol import View
 
@@ -86,6 +86,9 @@ RERUN_X = (opened("X"), Opener(uid="X", number=2, fingerprint="A", rerun=digest(
 ANNOTATED_SUPERSEDED_X = replace(SUPERSEDED_X, policy=DEFAULT, annotation="again")
 A_RERAN = ended(generation=3, openers=(*A_AFTER_B.openers, RERUN_X[1]), objects=(entry("X"),))
 CANCELLING = Settling(attempt=1, why=Why.CANCELLED)
+EDITED_X = edited(ANSWERED_X, "B")
+PULLING: dict[str, Any] = {"phase": "Starting", "note": "its image cannot be pulled"}
+"""For a record whose driver was never seen to run, and why."""
 TABLE: list[tuple[str, Relation, View, ObjectView, Policy]] = [
     ("a new key", Relation.OPENS, view(None), obj(), DEFAULT),
     ("its record is gone", Relation.EXPIRED, view(None, floor=1), ANSWERED_X, DEFAULT),
@@ -245,6 +248,80 @@ TABLE: list[tuple[str, Relation, View, ObjectView, Policy]] = [
         Relation.SUPERSEDES,
         view(record()),
         edited(ANSWERED_X, "B", policy=SUPERSEDE),
+        DEFAULT,
+    ),
+    ("the leader, edited while its driver waits", Relation.SUPERSEDES, view(record(**PULLING)), EDITED_X, DEFAULT),
+    (
+        "the leader, edited before its application",
+        Relation.SUPERSEDES,
+        view(record(phase=None, application=None)),
+        EDITED_X,
+        DEFAULT,
+    ),
+    (
+        "the leader, edited while attempts fail that never ran",
+        Relation.SUPERSEDES,
+        view(record(attempt=2, phase=None, application=None, no_effect=NoEffect(generation=1, attempt=1))),
+        EDITED_X,
+        DEFAULT,
+    ),
+    (
+        "the leader, edited while its driver may start",
+        Relation.WAITS,
+        view(record(phase="Starting")),
+        EDITED_X,
+        DEFAULT,
+    ),
+    ("the leader, edited while its driver runs", Relation.MISMATCH, view(record()), EDITED_X, DEFAULT),
+    (
+        "the leader, edited after an attempt that may have run",
+        Relation.MISMATCH,
+        view(record(attempt=2, **PULLING)),
+        EDITED_X,
+        DEFAULT,
+    ),
+    ("the leader, edited after a seal", Relation.MISMATCH, view(record(intent=1, **PULLING)), EDITED_X, DEFAULT),
+    (
+        "the leader, edited, and it never replaces",
+        Relation.MISMATCH,
+        view(record(**PULLING)),
+        replace(EDITED_X, policy=Policy(declared=True, on_mismatch=OnMismatch.REJECT_ALWAYS)),
+        DEFAULT,
+    ),
+    (
+        "the leader, edited, and another object wants its job",
+        Relation.MISMATCH,
+        view(record(objects=BOTH, **PULLING)),
+        EDITED_X,
+        DEFAULT,
+    ),
+    ("another object, while a driver waits", Relation.MISMATCH, view(record(**PULLING)), obj("Y", "B"), DEFAULT),
+    (
+        "the leader, edited, which follows an application",
+        Relation.MISMATCH,
+        view(record(bound=Bound(application="nightly", uid="app-1"), **PULLING)),
+        EDITED_X,
+        DEFAULT,
+    ),
+    (
+        "told a mismatch, and then its attempt is repeated",
+        Relation.MISMATCH,
+        view(record(**PULLING)),
+        told(EDITED_X, view(record())),
+        DEFAULT,
+    ),
+    (
+        "the leader, edited, and its generation took no effect",
+        Relation.OPENS,
+        view(ended(Outcome.CANCELLED, no_effect=NoEffect(generation=1, attempt=1), **PULLING)),
+        EDITED_X,
+        DEFAULT,
+    ),
+    (
+        "the leader, edited, and its driver had run",
+        Relation.MISMATCH,
+        view(ended(Outcome.CANCELLED)),
+        EDITED_X,
         DEFAULT,
     ),
     ("the superseded leader", Relation.SUPERSEDED, view(A_AFTER_B), replace(ANSWERED_X, policy=SUPERSEDE), DEFAULT),
@@ -416,6 +493,15 @@ def test_a_superseder_ends_the_run_before_it_opens() -> None:
     """While a generation runs, a superseder only cancels it."""
     said = plan(view(record()), [ANSWERED_X, obj("Y", "B", policy=SUPERSEDE)])
     assert said.superseded and said.opening is None and not said.gone
+
+
+def test_an_edit_ends_what_never_started_and_then_opens() -> None:
+    """The edited object ends its own generation, of which no driver has started. It opens the next one only if the end proves that."""
+    said = plan(view(record(**PULLING)), [EDITED_X])
+    assert said.superseded and said.opening is None and not said.gone
+    proof = ended(Outcome.CANCELLED, no_effect=NoEffect(generation=1, attempt=1))
+    assert plan(view(proof), [EDITED_X]).opening == Opening("X", opened("X", 2, "B"), reserve=False, supersedes=True)
+    assert plan(view(ended(Outcome.CANCELLED)), [EDITED_X]).opening is None
 
 
 def test_a_known_superseder_ends_nothing() -> None:

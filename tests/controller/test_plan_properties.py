@@ -25,7 +25,7 @@ from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import Opening, Plan, Relation, asked, place, plan
 from sparkonce.controller.rewind_guard import Witness, rewound
 from sparkonce.controller.status import newer, next_status, project
-from sparkonce.model.record import Address, Event, Outcome, Record, Result, SpecBody, State
+from sparkonce.model.record import NEVER_RAN, Address, Event, Outcome, Record, Result, SpecBody, State
 from sparkonce.model.spec import OnDuplicate
 from sparkonce.store.protocol import Owned, Request, View
 
@@ -172,7 +172,10 @@ class Cluster:
             or record.state is not State.IN_PROGRESS
         ):
             return
-        done = Result(outcome=outcome, generation=record.generation, attempts=1, evidence="it was seen")
+        # An attempt that was not seen to run may end with the proof that it did not, or without.
+        proven = outcome is not Outcome.SUCCEEDED and record.revision % 2
+        evidence = NEVER_RAN if proven else "it was seen"
+        done = Result(outcome=outcome, generation=record.generation, attempts=1, evidence=evidence)
         await self.store.finalize(record, now.claim, done, retention=60.0)
 
     async def forget(self, record: Record | None) -> None:

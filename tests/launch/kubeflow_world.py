@@ -11,7 +11,7 @@ from harness.kubeflow import states
 from launch.fake_api import Died, FakeApi, FakeKubernetes, FakeWatched, Fault
 from launch.fake_spark import FakeSpark
 from launch.kubeflow_scene import NAMESPACE, assignment_of, job_of, wanting
-from sparkonce.launch.kubeflow.labels import STOPPING
+from sparkonce.launch.kubeflow.labels import PODS_SINCE, STOPPING
 from sparkonce.launch.kubeflow.launcher import KubeflowLauncher
 from sparkonce.launch.kubeflow.spec import Wanting
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable, Json
@@ -78,8 +78,10 @@ class World:
         self.spark.settle()
         return self.noted()
 
-    def stop(self, assignment: Assignment, *, timeout: float = TIMEOUT) -> Stopped | StillThere:
-        return run(self.process()[0].stop(assignment, timeout=timeout))
+    def stop(
+        self, assignment: Assignment, *, timeout: float = TIMEOUT, noted: Application | None = None
+    ) -> Stopped | StillThere:
+        return run(self.process()[0].stop(assignment, timeout=timeout, noted=noted))
 
     # --- observations
 
@@ -92,11 +94,12 @@ class World:
         return self.api.get(PODS, NAMESPACE, DRIVER)
 
     def noted(self) -> Application:
-        driver = self.driver()
+        driver, metadata = self.driver(), self.application()["metadata"]
         return Application(
             name=NAME,
-            uid=self.application()["metadata"]["uid"],
+            uid=metadata["uid"],
             driver=driver["metadata"]["uid"] if driver is not None else None,
+            pods_since=metadata.get("annotations", {}).get(PODS_SINCE),
         )
 
     def made(self, plural: str) -> int:

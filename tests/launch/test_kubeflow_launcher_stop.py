@@ -21,13 +21,14 @@ from launch.kubeflow_world import (
     run,
     still_there,
 )
+from sparkonce.attempt.observe import opaque_verdict
 from sparkonce.errors import LaunchUnavailable
 from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER
 from sparkonce.launch.kubeflow.launcher import LONGEST_PAUSE
 from sparkonce.launch.kubeflow.stop import COURTESY
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
 from sparkonce.launch.protocol import Phase, StillThere, Stopped
-from sparkonce.model.record import Assignment
+from sparkonce.model.record import Assignment, Record, Verdict
 
 # --- what may run ---
 
@@ -410,6 +411,41 @@ def test_a_container_that_started_once_ran(container: dict[str, Any]) -> None:
         world.api.patch(PODS, NAMESPACE, DRIVER, {"status": status})
         ended_by_its_kubelet(world)
         assert not ended(world.stop(OPAQUE)).never_ran
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_an_application_that_was_deleted_is_proven_by_what_was_recorded(ran: bool) -> None:
+    """Somebody deletes the application, or its last object, and its pod goes with it. The record has the version from which the history of
+    the pod's name is read, up to a stub that the placeholder owns: it shows whether a driver ever started. Nothing else does."""
+    world = World()
+    submitted(world)
+    waiting(world)
+    noted, uid = world.noted(), world.spark.drivers[0]
+    if ran:
+        started = {"name": DRIVER_CONTAINER, "restartCount": 0, "state": {"running": {}}}
+        world.api.patch(PODS, NAMESPACE, DRIVER, {"status": {"phase": "Running", "containerStatuses": [started]}})
+    ended_by_its_kubelet(world)
+    world.api.remove(SPARK_APPLICATIONS, NAMESPACE, NAME)
+    seen = ended(world.stop(OPAQUE, noted=noted))
+    assert (seen.never_ran, is_stub(world.driver())) == (not ran, True)
+    assert seen.uid != noted.uid
+    record = Record(
+        realm="etl",
+        key_hash="ab" * 32,
+        key="load",
+        generation=1,
+        attempt=1,
+        nonce=OPAQUE.nonce,
+        fingerprint="A",
+        fingerprint_version=1,
+        application=noted,
+    )
+    assert opaque_verdict(record, Stopped(seen)) is (Verdict.UNKNOWN if ran else Verdict.NONE)
+    another = noted.model_copy(update={"pods_since": "1"})
+    assert opaque_verdict(record.changed(application=another), Stopped(seen)) is Verdict.UNKNOWN
+    if not ran:
+        assert (seen.unstarted, seen.pods_since) == (frozenset({uid}), noted.pods_since)
+    assert not ended(world.stop(OPAQUE)).never_ran
 
 
 def test_an_api_server_that_does_not_answer_proves_nothing() -> None:

@@ -177,8 +177,10 @@ class Launches:
         )
         return seen
 
-    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped:
-        del timeout, proof
+    async def stop(
+        self, assignment: Assignment, *, timeout: float, proof: bool = False, noted: Application | None = None
+    ) -> Stopped:
+        del timeout, proof, noted
         await self._ask("mark", assignment, lambda: self._world.applications.mark(assignment))
         seen: ApplicationState | None = await self._ask(
             "end", assignment, lambda: self._world.applications.end(assignment.name)

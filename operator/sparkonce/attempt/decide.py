@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 from sparkonce.launch.protocol import ApplicationState, Phase
-from sparkonce.model.record import HeldReason, Outcome, Record, State, StopWanted, Verdict, Why
+from sparkonce.model.record import HeldReason, NoEffect, Outcome, Record, State, StopWanted, Verdict, Why
 from sparkonce.model.spec import (
     HEARTBEAT_TIMEOUT,
     JobSpec,
@@ -245,6 +245,24 @@ class Decision:
     """One sentence: what was observed."""
     unblock: str = ""
     """What a person can do where progress needs one."""
+
+
+def never_ran(record: Record) -> NoEffect | None:
+    """Proof that no attempt of the generation ran, given that the current one did not; None if an earlier one may have."""
+    before = NoEffect(generation=record.generation, attempt=record.attempt - 1)
+    chained = record.attempt == 1 or record.no_effect == before
+    return NoEffect(generation=record.generation, attempt=record.attempt) if chained else None
+
+
+_NOT_RUNNING_YET = (None, Phase.ACCEPTED, Phase.STARTING, Phase.HELD)
+"""What the record says of an attempt whose driver was never seen to run."""
+
+
+def not_started(record: Record) -> bool:
+    """Whether no driver of the generation was seen to run. This is no proof: the current attempt's driver may have started a moment ago,
+    which only the end of the attempt shows."""
+    unseen = record.phase in _NOT_RUNNING_YET and record.intent is None and record.bound is None
+    return unseen and never_ran(record) is not None
 
 
 def decide(record: Record, observation: Observation, policy: Policy, now: float) -> Decision:

@@ -19,10 +19,10 @@ from functools import partial
 
 from sparkonce import failpoints
 from sparkonce.attempt import decide as rows
-from sparkonce.attempt.decide import Decision, Observation, Policy, conclude, decide
+from sparkonce.attempt.decide import Decision, Observation, Policy, conclude, decide, never_ran, not_started
 from sparkonce.attempt.follow import follow
 from sparkonce.attempt.observe import as_queued, observe_heartbeats, opaque_verdict, unstarted, without_secrets
-from sparkonce.attempt.outcome import failed, never_ran, succeeded
+from sparkonce.attempt.outcome import failed, succeeded
 from sparkonce.attempt.settle import Offload, Settler, inline
 from sparkonce.errors import LaunchRefused, LaunchUnavailable, SparkonceError, StoreUnavailable
 from sparkonce.launch.protocol import ENDED, ApplicationState, Follows, Launcher, Phase, StillThere
@@ -55,8 +55,6 @@ MOUNTS = 10.0
 """Seconds between two observations of a driver that waits for its volumes: why it does changes nothing that a watch reports."""
 LISTENS = 10.0
 """Seconds between two reads of a running driver's heartbeat and progress."""
-_NOT_RUNNING_YET = (None, Phase.ACCEPTED, Phase.STARTING, Phase.HELD)
-"""What the record says of an attempt whose driver was never seen to run."""
 
 
 @dataclass(frozen=True)
@@ -318,12 +316,16 @@ class Drive:
         if rows.goes_back(record, seen.phase):
             phase = record.phase or phase
         driver = seen.driver or (record.application.driver if record.application else None)  # keep the one noted before
-        application, waits = Application(name=seen.name, uid=seen.uid, driver=driver), rows.waiting_note(record, seen)
-        changed = record.changed(application=application, phase=phase, note=waits)
+        application = Application(name=seen.name, uid=seen.uid, driver=driver, pods_since=seen.pods_since)
+        changed = record.changed(application=application, phase=phase, note=rows.waiting_note(record, seen))
         if record.phase == Phase.HELD and phase != Phase.HELD:
             changed = changed.changed(queued_until=await self.store.now())
         event = Event(
-            what=f"Application {phase}", by=self.owner, why=waits, generation=record.generation, attempt=record.attempt
+            what=f"Application {phase}",
+            by=self.owner,
+            why=changed.note,
+            generation=record.generation,
+            attempt=record.attempt,
         )
         await self.write(record, claim, changed, event)
         failpoints.hit("engine.note.after")
@@ -372,7 +374,8 @@ class Drive:
     async def _stopped(self, record: Record, job: DrivenJob, assignment: Assignment) -> Settlement:
         """Stops the attempt so that it is certain whether a driver ran. The verdict without a look at any output."""
         try:
-            stopped = await self.launcher.stop(assignment, timeout=job.policy.stop_timeout, proof=True)
+            limit = job.policy.stop_timeout
+            stopped = await self.launcher.stop(assignment, timeout=limit, proof=True, noted=record.application)
             note = stopped.message if isinstance(stopped, StillThere) else ""
             verdict = opaque_verdict(record, stopped, never_created=self._never_created(record))
         except LaunchRefused as refused:
@@ -382,9 +385,10 @@ class Drive:
         return Settlement(verdict, {}, note)
 
     def _never_created(self, record: Record) -> bool:
-        """Whether the refusal of the attempt's only launch proves that nothing was created for it. An admission policy that refuses the
-        launch may refuse the placeholder, too, which would hold the name: no other request that could take it was ever sent."""
-        return self._refused == record.nonce and record.application is None
+        """Whether nothing can have been created for the attempt: this process granted it and has sent no launch, or its only launch was
+        refused. `settling` was written with the claim held, so nobody else has sent one. A placeholder would hold the name, and an
+        admission policy that refuses the launch may refuse that, too; but there is no request that could still take it."""
+        return record.nonce in (self._refused, self._unsent) and record.application is None
 
     async def _never_started(
         self, record: Record, job: DrivenJob, assignment: Assignment, decision: Decision
@@ -394,9 +398,7 @@ class Drive:
         outputs show.
 
         Nothing is fenced, and nothing has to be: the attempt is stopped under its name, so no driver will ever have its token."""
-        begins = isinstance(decision.action, rows.BeginSettleRun) and record.phase in _NOT_RUNNING_YET
-        ours = record.bound is None and record.intent is None
-        if not (begins and ours and never_ran(record) is not None):
+        if not (isinstance(decision.action, rows.BeginSettleRun) and not_started(record)):
             return None
         settlement = await self._stopped(record, job, assignment)
         return settlement if settlement.verdict is Verdict.NONE else None

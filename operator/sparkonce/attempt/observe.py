@@ -15,7 +15,7 @@ from sparkonce.attempt.decide import Observation
 from sparkonce.launch.driver_log import LoggedFailure, explained, find
 from sparkonce.launch.protocol import ApplicationState, Phase, StillThere, Stopped
 from sparkonce.model import masking
-from sparkonce.model.record import LINGERS, UNCAUGHT, Record, Report, Verdict, Why
+from sparkonce.model.record import LINGERS, UNCAUGHT, Application, Record, Report, Verdict, Why
 from sparkonce.store.protocol import IdempotencyStore
 from sparkonce.store.roster import SILENT
 
@@ -140,13 +140,18 @@ def opaque_verdict(record: Record, stopped: Stopped | StillThere, *, never_creat
     if seen is None or seen.nonce != record.nonce or seen.repeated:
         return Verdict.UNKNOWN
     noted = record.application
-    if seen.never_ran and (noted is None or (noted.uid == seen.uid and noted.driver in {None, *seen.unstarted})):
+    if seen.never_ran and (noted is None or (_covers(seen, noted) and noted.driver in {None, *seen.unstarted})):
         return Verdict.NONE
     if noted is None or noted.uid != seen.uid or (seen.driver is not None and noted.driver != seen.driver):
         return Verdict.UNKNOWN
     if seen.phase is Phase.SUCCEEDED:
         return Verdict.COMPLETED
     return Verdict.EXITED if seen.phase is Phase.FAILED_KNOWN else Verdict.UNKNOWN
+
+
+def _covers(seen: ApplicationState, noted: Application) -> bool:
+    """Whether the proof that no driver ever ran is about this application: the one that was stopped, or one before it under its name."""
+    return noted.uid == seen.uid or (noted.pods_since is not None and noted.pods_since == seen.pods_since)
 
 
 def _permanent_why(errors: Sequence[Report]) -> Why:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkonce.attempt.decide import ALL_COMMITTED, Finalize, Observation
+from sparkonce.attempt.decide import ALL_COMMITTED, Finalize, Observation, never_ran
 from sparkonce.launch.driver_log import LOG_TAIL
 from sparkonce.model.record import (
     FENCED_EMPTY,
     NEVER_RAN,
     Failure,
-    NoEffect,
     Outcome,
     OutputResult,
     Record,
@@ -112,13 +111,6 @@ def _of_nothing(record: Record, settlement: Settlement) -> str:
     if settlement.slots:
         return FENCED_EMPTY
     return NEVER_RAN if never_ran(record) is not None else ""
-
-
-def never_ran(record: Record) -> NoEffect | None:
-    """Proof that no attempt of the generation ran, given that the current one did not; None if an earlier one may have."""
-    before = NoEffect(generation=record.generation, attempt=record.attempt - 1)
-    chained = record.attempt == 1 or record.no_effect == before
-    return NoEffect(generation=record.generation, attempt=record.attempt) if chained else None
 
 
 def failed(

@@ -128,8 +128,10 @@ def _mismatch(record: Record, policy: Policy, key: str, *, opened: bool) -> Answ
 
 
 def replaces(record: Record, policy: Policy) -> str:
-    """The sentence for the history when the job with this policy opens the next generation in place of another job's."""
-    why = "onMismatch: Supersede" if policy.on_mismatch is OnMismatch.SUPERSEDE else "which took no effect"
+    """The sentence for the history when the job with this policy ends another job's generation, or opens the next one in its place."""
+    why = "onMismatch: Supersede"
+    if policy.on_mismatch is not OnMismatch.SUPERSEDE:
+        why = "of which no driver has started" if record.state is State.IN_PROGRESS else "which took no effect"
     return f"takes the place of generation {record.generation} ({why})"
 
 

@@ -37,8 +37,10 @@ class RemoteLauncher:
         del assignment, noted
         return None
 
-    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped:
-        del assignment, timeout, proof
+    async def stop(
+        self, assignment: Assignment, *, timeout: float, proof: bool = False, noted: Application | None = None
+    ) -> Stopped:
+        del assignment, timeout, proof, noted
         return Stopped(None)
 
 

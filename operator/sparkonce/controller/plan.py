@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sparkonce.attempt import rerun
-from sparkonce.attempt.decide import Policy, held_remedy
+from sparkonce.attempt.decide import Policy, held_remedy, not_started
 from sparkonce.attempt.request import Answer, Answered, answer, for_kubectl
 from sparkonce.controller.objects import ObjectView, uids
 from sparkonce.model.record import Opener, Record, State, Why
-from sparkonce.model.spec import OnDelete, OnDuplicate
+from sparkonce.model.spec import OnDelete, OnDuplicate, OnMismatch
 from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import View
 
@@ -91,7 +91,7 @@ class Relation(StrEnum):
     WAITS = "Waits"
     """It is answered later: another object opens first, the generation is ending, or a person must resolve it first."""
     SUPERSEDES = "Supersedes"
-    """It may open the next generation, with another fingerprint, once the running one has been ended for it."""
+    """It may open the next generation, with another fingerprint, once the present one has been ended for it."""
     ATTACHES = "Attaches"
     """A follower that the record does not name yet; its status is written once it does."""
     LEADS = "Leads"
@@ -166,7 +166,7 @@ class Plan:
     """One per object, in the given order."""
     opening: Opening | None = None
     superseded: bool = False
-    """End the running generation, so that another may follow it."""
+    """End the present generation, so that another may follow it."""
     gone: bool = False
     """End the running generation: every object that wanted it is gone."""
 
@@ -303,6 +303,8 @@ def _standing(
     if ask.answered and was_superseded(obj):
         return Relation.SUPERSEDED, ""
     match said.answer:
+        case Answer.MISMATCH if _corrects(record, obj, ask):
+            return _correction(record)
         case Answer.MISMATCH:
             return (Relation.SUPERSEDED if ask.known and _was_served(obj, record) else Relation.MISMATCH), ""
         case Answer.SUPERSEDE if record.reopenable:
@@ -317,6 +319,27 @@ def _standing(
         case Answer.REPLAY | Answer.RESULT_GONE:
             return _role(record, obj), ""
     return _unfinished(record, obj, ask, leader)
+
+
+def _corrects(record: Record, obj: ObjectView, ask: LatestRequest) -> bool:
+    """Whether the object was edited into another job before a driver of the generation that it opened was seen to run, and no other object
+    wants that generation. A mismatch protects effects, and there are none yet: the generation is ended for the edited job. If that shows
+    that a driver had run after all, the key stays with its result, and the object is a mismatch."""
+    strict = obj.policy is None or obj.policy.on_mismatch is OnMismatch.REJECT_ALWAYS
+    if ask.known or strict or record.state is not State.IN_PROGRESS:
+        return False
+    return leader_of(record) == obj.uid and set(uids(record)) <= {obj.uid} and not_started(record)
+
+
+def _correction(record: Record) -> tuple[Relation, str]:
+    """An application that waits for nothing that is known may have a driver in the next moment, so it is not ended for an edit."""
+    before = f"generation {record.generation} is for this object as it was before its edit"
+    if record.application is None or record.note:
+        return (
+            Relation.SUPERSEDES,
+            f"{before}; it ends first, because no driver of it has started, and this job then takes its place",
+        )
+    return Relation.WAITS, f"{before}, and its driver may start now; if it has to wait, this job takes its place"
 
 
 def _role(record: Record, obj: ObjectView) -> Relation:

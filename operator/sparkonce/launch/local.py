@@ -145,7 +145,10 @@ class LocalLauncher:
         except OSError as problem:
             raise LaunchUnavailable(f"{folder} cannot be read: {problem.strerror}") from None
 
-    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:  # noqa: ARG002 - the folder always tells
+    async def stop(
+        self, assignment: Assignment, *, timeout: float, proof: bool = False, noted: Application | None = None
+    ) -> Stopped | StillThere:
+        del proof, noted  # the folder always tells
         folder = self.attempts / assignment.name
         try:
             lock = place(folder, assignment, stopped=True)

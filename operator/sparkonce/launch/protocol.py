@@ -63,6 +63,8 @@ class ApplicationState:
     """Unix seconds since when its driver has a machine and waits for what its containers need, such as volumes. None: it does not."""
     unplaced: bool = False
     """Whether its driver has no machine to run on yet. `phase` is Held only once a scheduler has said so."""
+    pods_since: str | None = None
+    """See `model.record.Application`. With `never_ran`: where the proof begins."""
     template: str = ""
     """`SpecBody.template_digest` of the job from which it was made; empty: not known."""
     hopeless: bool = False
@@ -113,10 +115,13 @@ class Launcher(Protocol):
         """
         ...
 
-    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:
+    async def stop(
+        self, assignment: Assignment, *, timeout: float, proof: bool = False, noted: Application | None = None
+    ) -> Stopped | StillThere:
         """Marks the application as stopping, then ends it. If there is none, creates a placeholder with its name first, so that a delayed
         create of a frozen operator finds the name taken. timeout: seconds. proof: holds the names until it is certain whether a driver
-        ran, as for an attempt of an opaque job, also if declared outputs would tell; the answer may have `never_ran` then."""
+        ran, as for an attempt of an opaque job, also if declared outputs would tell; the answer may have `never_ran` then. noted: the
+        application as recorded; if it is gone, the proof begins where the record says."""
         ...
 
 

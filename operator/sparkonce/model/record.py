@@ -121,6 +121,9 @@ class Application(Value):
     uid: str
     driver: str | None = None
     """Identity of the driver (pod UID; locally pid, start time and boot id), once observed."""
+    pods_since: str | None = None
+    """On Kubernetes: a version of the namespace's pods from before the application existed. The history of its driver pod's name from there
+    shows whether a driver ever started, also once the application is gone."""
 
 
 class Bound(Value):

@@ -28,6 +28,8 @@ POLICY = "drivers-have-a-team"
 class Mistake:
     cause: str
     """Regular expression for what the status has to say."""
+    runs: bool = False
+    """Its driver starts: then the author of the corrected object may have to do what its status says."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Merged into the SparkApplication's spec; None removes a field."""
     job: Mapping[str, Any] = field(default_factory=dict)
@@ -165,12 +167,13 @@ MISTAKES: Mapping[str, Mistake] = {
     "no such node": Mistake(
         cause="no node takes its driver pod", template={"driver": {"nodeSelector": {"disk": "none"}}}
     ),
-    "out of memory": Mistake(cause="OOMKilled", template=_script("memory")),
-    "exit code 1": Mistake(cause="exited with code 1", template=_script("exit")),
-    "exception": Mistake(cause="KeyError: 'departure_delay'", template=_script("exception")),
-    "deadline": Mistake(cause="activeDeadlineSeconds", job={"activeDeadlineSeconds": 15}),
+    "out of memory": Mistake(cause="OOMKilled", runs=True, template=_script("memory")),
+    "exit code 1": Mistake(cause="exited with code 1", runs=True, template=_script("exit")),
+    "exception": Mistake(cause="KeyError: 'departure_delay'", runs=True, template=_script("exception")),
+    "deadline": Mistake(cause="activeDeadlineSeconds", runs=True, job={"activeDeadlineSeconds": 15}),
     "wrong main class": Mistake(
         cause="flights.NoSuchMain",
+        runs=True,
         template={
             "type": "Java",
             "mainClass": "flights.NoSuchMain",

@@ -187,7 +187,9 @@ class KubeflowLauncher:
             return None, None
         return applications.get(namespace, name), pods.get(namespace, driver_pod_name(name))
 
-    async def stop(self, assignment: Assignment, *, timeout: float, proof: bool = False) -> Stopped | StillThere:
+    async def stop(
+        self, assignment: Assignment, *, timeout: float, proof: bool = False, noted: Application | None = None
+    ) -> Stopped | StillThere:
         """See `Launcher.stop`.
 
         Raises:
@@ -201,6 +203,7 @@ class KubeflowLauncher:
             objects_of=self.objects_of,
             timeout=timeout,
             proof=proof or opaque(assignment),
+            noted=noted,
         )
         pause, at_once = FIRST_PAUSE, 0
         while True:

@@ -36,6 +36,7 @@ from typing import Any
 
 from sparkonce.launch.driver_log import find
 from sparkonce.launch.kubeflow.labels import (
+    PODS_SINCE,
     QUEUE_LABEL,
     ROLE_LABEL,
     STOPPING,
@@ -88,6 +89,7 @@ class _Fields:
     suspended: bool
     queued: bool
     generation: int
+    pods_since: str
     template: str
     executions: int
     """Number of submissions that the Spark operator recorded as successful."""
@@ -109,8 +111,7 @@ def observe(
         return replace(_as_reported(fields), rewound=rewound(fields.nonce, assignment), exit_code=None)
     drivers = drivers_of(pods, assignment, name=fields.name, uid=fields.uid) if pods else []
     known = noted.driver if noted is not None and noted.uid == fields.uid else None
-    other = [each for each in drivers if each.uid != known]
-    pod = other[0] if other else drivers[0] if drivers else None
+    pod = next((each for each in drivers if each.uid != known), drivers[0] if drivers else None)
     if pod is not None:
         phase, message, code = _with_pod(fields, pod, known)
     else:
@@ -134,6 +135,7 @@ def observe(
         waits=pod.waits if pod is not None and phase in (Phase.STARTING, Phase.HELD) else "",
         mounting=pod.mounting if pod is not None and phase is Phase.STARTING else None,
         unplaced=pod is not None and phase in (Phase.STARTING, Phase.HELD) and pod.unplaced,
+        pods_since=fields.pods_since or None,
         template=fields.template,
         hopeless=pod is not None and phase is Phase.STARTING and pod.hopeless,
         message=message,
@@ -187,7 +189,6 @@ def _read(application: Mapping[str, Any], assignment: Assignment) -> _Fields:
     metadata, spec, status = (as_map(application.get(part)) for part in ("metadata", "spec", "status"))
     labels, annotations = as_map(metadata.get("labels")), as_map(metadata.get("annotations"))
     state = as_map(status.get("applicationState"))
-    name = text_of(metadata.get("name")) or assignment.name
     details = {
         "state": state.get("state"),
         "pod": as_map(status.get("driverInfo")).get("podName"),
@@ -195,7 +196,7 @@ def _read(application: Mapping[str, Any], assignment: Assignment) -> _Fields:
         "submissionId": status.get("submissionID"),
     }
     return _Fields(
-        name=name,
+        name=text_of(metadata.get("name")) or assignment.name,
         uid=text_of(metadata.get("uid")),
         nonce=nonce_of(application, assignment),
         state=text_of(state.get("state")),
@@ -205,6 +206,7 @@ def _read(application: Mapping[str, Any], assignment: Assignment) -> _Fields:
         suspended=spec.get("suspend") is True,
         queued=QUEUE_LABEL in labels,
         generation=number_of(metadata.get("generation")) or 1,
+        pods_since=text_of(annotations.get(PODS_SINCE)),
         template=text_of(annotations.get(TEMPLATE)),
         executions=number_of(status.get("executionAttempts")) or 0,
         detail={key: value for key, value in details.items() if isinstance(value, str) and value},

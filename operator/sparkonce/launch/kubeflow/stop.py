@@ -88,6 +88,8 @@ class Stopping:
     timeout: float
     proof: bool = False
     """Whether to find out if a driver ran. Without it, declared outputs tell."""
+    noted: Application | None = None
+    """The attempt's application as recorded."""
     _evidence: Json | None = field(default=None, init=False)
     """The driver pod after it ended by itself: final evidence, even if the pod is deleted later."""
     _stub: Json | None = field(default=None, init=False)
@@ -136,7 +138,7 @@ class Stopping:
             return NotYet("the Spark operator has not said that it will not submit it")
         if leaves(application):
             return NotYet("another party is deleting it")
-        if is_placeholder(application):
+        if is_placeholder(application) and self._since(application) is None:
             return None
         if driver is not None:
             self._stub = driver if _is_stub(driver, self.assignment, uid) else None
@@ -255,8 +257,8 @@ class Stopping:
         """The same state, with the proof that no driver ever ran if the API server still has it: the history of the driver pod's name from
         before the application existed until the stub took it. Without that history the absence of a pod proves nothing: a pod may have run
         and been deleted meanwhile."""
-        since = text_of(as_map(as_map(application.get("metadata")).get("annotations")).get(PODS_SINCE))
-        if self._stub is None or seen is None or seen.repeated or not since:
+        since = self._since(application)
+        if self._stub is None or seen is None or seen.repeated or since is None:
             return seen
         name = driver_pod_name(self._name)
         try:
@@ -268,7 +270,13 @@ class Stopping:
         except ApiRefused:
             return seen
         uids = None if history is None else unstarted(history, stub=_uid(self._stub))
-        return seen if uids is None else replace(seen, never_ran=True, unstarted=uids)
+        return seen if uids is None else replace(seen, never_ran=True, unstarted=uids, pods_since=since)
+
+    def _since(self, application: Json) -> str | None:
+        """Where the history of the driver pod's name begins: before the attempt's application existed. None: not known."""
+        if not is_placeholder(application):
+            return text_of(as_map(as_map(application.get("metadata")).get("annotations")).get(PODS_SINCE)) or None
+        return self.noted.pods_since if self.noted is not None else None
 
     def _seen(self, application: Json, driver: Json | None) -> ApplicationState | None:
         """The final state; the caller compares its driver with the record's."""
