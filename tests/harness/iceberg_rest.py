@@ -21,6 +21,7 @@ import pytest
 from harness.binaries import cache
 from harness.child import Child, free_port
 from harness.spark import needed_java
+from harness.spark_archive import SHORT_LIVED
 
 ICEBERG = "1.10.0"
 SPARK_RUNTIME = "iceberg-spark-runtime-4.1_2.13", "1.11.0"
@@ -72,7 +73,7 @@ def rest_server(folder: Path) -> Iterator[str]:
     home = needed_java()
     jars = _jars("iceberg-rest", _SERVER)
     port = free_port()
-    command = [home, "-Xmx512m", "-cp", f"{jars}/*", "org.apache.iceberg.rest.RESTCatalogServer"]
+    command = [home, "-Xmx512m", *SHORT_LIVED.split(), "-cp", f"{jars}/*", "org.apache.iceberg.rest.RESTCatalogServer"]
     server = Child(
         "iceberg-rest",
         command,

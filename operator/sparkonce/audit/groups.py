@@ -54,7 +54,7 @@ class FindingGroup:
         return list(dict.fromkeys(str(change) for each in self.findings for change in each.changes))
 
     def names(self, names: Names) -> str:
-        """The first members, and how many more there are."""
+        """As text: the first members, and how many more there are."""
         shown = ", ".join(name_of(each, names) for each in self.findings[:NAMED])
         more = len(self.findings) - NAMED
         return f"{shown} and {more} more" if more > 0 else shown

@@ -70,19 +70,16 @@ async def serve(
     rules = ConnectionRules(connections=connections, on_closed=on_closed, refused=_refused, plain_text_beside_tls=True)
     server = Server(config, rules)
     stop = first_of(signals, drain=drain)
-    beside = [asyncio.create_task(readiness.run()), asyncio.create_task(listening.renewed(config.ssl))]
-    serving = asyncio.create_task(server.serve([listening.socket()]))
-    stopping = asyncio.create_task(stop.wait())
+    bound = listening.socket()
+    checking = asyncio.create_task(readiness.run())
     announcer.start()
-    try:
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def withdraw() -> None:
         readiness.ending = True
         await asyncio.to_thread(announcer.stop)
-        if not serving.done():
-            await asyncio.sleep(drain)
-            server.should_exit = True
-        await serving
+
+    try:
+        await server.serve_until(stop, bound, listening, drain=drain, ending=withdraw)
     finally:
-        for task in (*beside, stopping):
-            task.cancel()
-        await asyncio.gather(*beside, stopping, return_exceptions=True)
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)

@@ -269,7 +269,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Nothing."""
+        """Does nothing: no state of kopf is kept in objects."""
 
 
 class _NoProgress(kopf.ProgressStorage):
@@ -277,13 +277,13 @@ class _NoProgress(kopf.ProgressStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Nothing."""
+        """Does nothing: no state of kopf is kept in objects."""
 
     def purge(self, **_: Any) -> None:
-        """Nothing."""
+        """Does nothing: no state of kopf is kept in objects."""
 
     def touch(self, **_: Any) -> None:
-        """Nothing."""
+        """Does nothing: no state of kopf is kept in objects."""
 
     def clear(self, *, essence: Any) -> Any:
         return essence

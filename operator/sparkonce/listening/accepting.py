@@ -17,7 +17,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sparkonce.listening.address import Listening
 from sparkonce.listening.connections import ClosedFor, Connection, ConnectionLimits, ConnectionPhase, Connections
 
 log = logging.getLogger(__name__)
@@ -322,6 +323,33 @@ class Server(uvicorn.Server):
             for each in sockets or ()  # uvicorn closes its servers and waits for that, and nothing else
         ]
         self.started = True
+
+    async def serve_until(
+        self,
+        stop: asyncio.Event,
+        bound: socket.socket,
+        listening: Listening,
+        *,
+        drain: float,
+        ending: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Serves on `bound`, with certificates as they are renewed, until `stop` is set. Then it awaits `ending`, takes requests for
+        `drain` seconds more, until load balancers have removed this process, and finishes those in flight."""
+        serving = asyncio.create_task(self.serve([bound]))
+        stopping = asyncio.create_task(stop.wait())
+        renewing = asyncio.create_task(listening.renewed(self.config.ssl))
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if ending is not None:
+                await ending()
+            if not serving.done():
+                await asyncio.sleep(drain)
+                self.should_exit = True
+            await serving
+        finally:
+            for task in (renewing, stopping):
+                task.cancel()
+            await asyncio.gather(renewing, stopping, return_exceptions=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ go through the proxy must not lose them, too. Metrics and an alert tell of a sil
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import signal
@@ -84,16 +83,4 @@ async def serve(
     async with contextlib.AsyncExitStack() as beside:
         if http is not None:
             await beside.enter_async_context(health.serve(http, ready=why_not, healthy=lambda: None, metrics=metrics))
-        renewing = asyncio.create_task(listening.renewed(config.ssl))
-        serving = asyncio.create_task(server.serve([listening.socket()]))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                await asyncio.sleep(drain)
-                server.should_exit = True
-            await serving
-        finally:
-            for task in (renewing, stopping):
-                task.cancel()
-            await asyncio.gather(renewing, stopping, return_exceptions=True)
+        await server.serve_until(stop, listening.socket(), listening, drain=drain)
