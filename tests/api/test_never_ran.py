@@ -237,7 +237,7 @@ def test_a_job_that_is_corrected_before_it_ran_takes_its_key_at_once(stage: Stag
         assert "its image cannot be pulled" in str(stage.status("soon-twin").get("message"))
     finally:
         proceed.set()
-    assert_eventually(lambda: stage.record("soon-runs")["record"]["outcome"] == "Succeeded", IN_TIME)
+    stage.until_record("soon-runs", phase="Succeeded")
     assert len(stage.runs("soon-runs")) == 1
     told = json.loads(stage.cli("keys", "history", "soon-image", "--json").stdout)["events"]
     why = {each["what"]: each["why"] for each in told}
