@@ -372,6 +372,14 @@ def test_whose_application_it_is(annotations: dict[str, Any], nonce: str, is_rew
     assert (found.driver is None) is (nonce != "nonce-3")
 
 
+def test_a_version_that_somebody_made_long_is_cut() -> None:
+    """It goes into the record. A version that is cut is none that the API server knows, so nothing is proven from it."""
+    edited = {"sparkonce.dev/pods-since": "7" * 100_000}
+    assert seen(stored("RUNNING", annotations=edited), None).pods_since == "7" * 64
+    assert seen(stored("RUNNING", annotations={"sparkonce.dev/pods-since": "7"}), None).pods_since == "7"
+    assert seen(stored("RUNNING"), None).pods_since is None
+
+
 def test_a_settle_run_is_observed_by_its_own_name() -> None:
     """The settle run's driver pod is its own, not the attempt's."""
     made = stored("RUNNING", document=settle_run(ASSIGNMENT.model_copy(update={"run": 1}), JOB, namespace=NAMESPACE))

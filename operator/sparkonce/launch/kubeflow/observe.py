@@ -52,6 +52,8 @@ from sparkonce.launch.kubeflow.pod import MESSAGE, DriverPod, drivers_of
 from sparkonce.launch.protocol import ENDED, ApplicationState, Phase
 from sparkonce.model.record import Application, Assignment
 
+VERSION = 64
+"""Characters that are kept of a version of objects, which in an annotation anyone may have edited."""
 _NO_PROOF = "the driver pod is gone, and the Spark operator says COMPLETED of an interrupted driver that exited with code 0, too"
 _EXIT = re.compile(r"driver container failed with ExitCode: (\d{1,5})(?!\d)(?:, Reason: (\w+))?", re.ASCII)
 """Matched at the beginning of the message: a failed submission is followed by the arbitrary output of spark-submit."""
@@ -206,7 +208,7 @@ def _read(application: Mapping[str, Any], assignment: Assignment) -> _Fields:
         suspended=spec.get("suspend") is True,
         queued=QUEUE_LABEL in labels,
         generation=number_of(metadata.get("generation")) or 1,
-        pods_since=text_of(annotations.get(PODS_SINCE)),
+        pods_since=text_of(annotations.get(PODS_SINCE))[:VERSION],
         template=text_of(annotations.get(TEMPLATE)),
         executions=number_of(status.get("executionAttempts")) or 0,
         detail={key: value for key, value in details.items() if isinstance(value, str) and value},
