@@ -307,8 +307,10 @@ def staged(
     sweep: float = 300.0,
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    kubeconfig: Path | None = None,
 ) -> Iterator[Stage]:
-    """A namespace with its own install, and `operators` ready operators. `environment`: of them, beside this process's."""
+    """A namespace with its own install, and `operators` ready operators. `environment`: of them, beside this process's. `kubeconfig`: how
+    they reach the API server; default: as everybody does."""
     namespace, install = f"t-{uuid.uuid4().hex[:10]}", f"i-{uuid.uuid4().hex[:10]}"
     cluster.api.create(NAMESPACES, {"metadata": {"name": namespace}})
     with ExitStack() as stack:
@@ -319,7 +321,7 @@ def staged(
             process = OperatorProcess(
                 f"http://{etcd.one.address}",
                 install,
-                cluster.kubeconfig,
+                kubeconfig or cluster.kubeconfig,
                 [namespace],
                 folder,
                 name=f"operator-{number}",

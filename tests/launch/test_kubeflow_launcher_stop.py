@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from launch.fake_api import FakeWatched
 from launch.kubeflow_scene import NAMESPACE
 from launch.kubeflow_world import (
     BOTH,
@@ -24,11 +25,12 @@ from launch.kubeflow_world import (
 from sparkonce.attempt.observe import opaque_verdict
 from sparkonce.errors import LaunchUnavailable
 from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER
-from sparkonce.launch.kubeflow.launcher import LONGEST_PAUSE
+from sparkonce.launch.kubeflow.launcher import LONGEST_PAUSE, KubeflowLauncher
+from sparkonce.launch.kubeflow.starts import EVERY
 from sparkonce.launch.kubeflow.stop import COURTESY
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
 from sparkonce.launch.protocol import Phase, StillThere, Stopped
-from sparkonce.model.record import Assignment, Record, Verdict
+from sparkonce.model.record import Application, Assignment, Record, Verdict
 
 # --- what may run ---
 
@@ -446,6 +448,69 @@ def test_an_application_that_was_deleted_is_proven_by_what_was_recorded(ran: boo
     if not ran:
         assert (seen.unstarted, seen.pods_since) == (frozenset({uid}), noted.pods_since)
     assert not ended(world.stop(OPAQUE)).never_ran
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize("node", ["node-1", None])
+def test_a_driver_that_waits_for_longer_than_its_history_is_kept_never_ran(follows: bool, node: str | None) -> None:
+    """The API server forgets what is older than a few minutes. The process that observes the waiting driver has read it by then, whether
+    the pod changed meanwhile or not; another process proves nothing."""
+    world, launcher, noted = waits_for_long(node)
+    if node is not None:
+        ended_by_its_kubelet(world)
+    stopper = launcher if follows else world.process()[0]
+    seen = ended(run(stopper.stop(OPAQUE, timeout=TIMEOUT, noted=noted)))
+    assert seen.never_ran is follows
+
+
+@pytest.mark.parametrize("container", [{"lastState": {"terminated": {}}}, {"restartCount": 1}, {"started": True}])
+def test_a_start_that_is_seen_while_its_driver_waits_ends_the_proof(container: dict[str, Any]) -> None:
+    """A container that runs for a moment between two steps is in the history of the next one, and the proof does not go on."""
+    world, launcher, noted = waits_for_long("node-1")
+    started = {"name": DRIVER_CONTAINER, "restartCount": 0, "state": {"waiting": {"reason": "Any"}}, **container}
+    world.api.patch(PODS, NAMESPACE, DRIVER, {"status": {"containerStatuses": [started]}})
+    waiting(world)
+    passes(world, launcher, noted)
+    ended_by_its_kubelet(world)
+    assert not ended(run(launcher.stop(OPAQUE, timeout=TIMEOUT, noted=noted))).never_ran
+
+
+def test_a_history_that_was_lost_is_not_taken_up_again() -> None:
+    """The API server forgets before the first step: later steps would begin behind what is unknown."""
+    world = World()
+    submitted(world)
+    waiting(world)
+    noted, launcher = world.noted(), world.process(watches=True)[0]
+    run(launcher.observe(OPAQUE, noted))
+    world.api.forgotten = len(world.api.changes)
+    for _ in range(2):
+        passes(world, launcher, noted)
+    ended_by_its_kubelet(world)
+    assert not ended(run(launcher.stop(OPAQUE, timeout=TIMEOUT, noted=noted))).never_ran
+
+
+def waits_for_long(node: str | None) -> tuple[World, KubeflowLauncher, Application]:
+    """A driver that has waited for three steps of the proof; its pod changed before the first two. All of it is forgotten."""
+    world = World()
+    submitted(world)
+    waiting(world, node=node)
+    noted, launcher = world.noted(), world.process(watches=True)[0]
+    run(launcher.observe(OPAQUE, noted))
+    for reason in ("ImagePullBackOff", "ErrImagePull", None):
+        if reason is not None:
+            waiting(world, node=node, reason=reason)
+        passes(world, launcher, noted)
+        world.api.forgotten = len(world.api.changes)
+    return world, launcher, noted
+
+
+def passes(world: World, launcher: KubeflowLauncher, noted: Application) -> None:
+    """Lets the time of one step pass and its process look."""
+    world.api.clock += EVERY + 1
+    for watched in (launcher.applications, launcher.pods):
+        assert isinstance(watched, FakeWatched)
+        watched.look()
+    run(launcher.observe(OPAQUE, noted))
 
 
 def test_an_api_server_that_does_not_answer_proves_nothing() -> None:

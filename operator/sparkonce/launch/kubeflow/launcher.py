@@ -24,6 +24,7 @@ from sparkonce.launch.kubeflow.mounts import MountTroubles, ReadEvents
 from sparkonce.launch.kubeflow.observe import observe, of_others
 from sparkonce.launch.kubeflow.pod import look
 from sparkonce.launch.kubeflow.spec import Wanting, application, only_ours, settle_run
+from sparkonce.launch.kubeflow.starts import StartProofs
 from sparkonce.launch.kubeflow.stop import Stopping
 from sparkonce.launch.kubernetes import (
     PODS,
@@ -77,6 +78,7 @@ class KubeflowLauncher:
         self.now, self.sleep = now, sleep
         self.logs = LogTails(read_log)
         self.mounts = MountTroubles(read_events, now=now)
+        self.starts = StartProofs(kubernetes, pods, now=now)
 
     async def launch(self, assignment: Assignment) -> ApplicationState:
         """Sends one create call.
@@ -155,6 +157,7 @@ class KubeflowLauncher:
         seen = await self._seen(assignment, name, noted)
         if seen is None or seen.nonce != assignment.nonce:
             return seen
+        await self.starts.follow(seen, namespace=self.namespace_of(assignment))
         seen = await self.mounts.with_cause(seen, namespace=self.namespace_of(assignment))
         return await self.logs.with_tail(seen, assignment, namespace=self.namespace_of(assignment))
 
@@ -204,6 +207,7 @@ class KubeflowLauncher:
             timeout=timeout,
             proof=proof or opaque(assignment),
             noted=noted,
+            starts=self.starts,
         )
         pause, at_once = FIRST_PAUSE, 0
         while True:

@@ -168,6 +168,14 @@ def unstarted(history: Iterable[tuple[str, Mapping[str, Any]]], *, stub: str) ->
     return None
 
 
+def waiting_since(history: Iterable[tuple[str, Mapping[str, Any]]], waiting: str) -> bool:
+    """Whether in a history of the driver pod's name, which ends with a pod that is there, nothing has started. waiting: UID of that pod."""
+    told = list(history)
+    own = [(kind, pod) for kind, pod in told if as_map(pod.get("metadata")).get("uid") == waiting]
+    waits = all(kind != "DELETED" and not _has_started(as_map(pod.get("status"))) for kind, pod in own)
+    return waits and unstarted(told, stub=waiting) is not None
+
+
 _CONTAINERS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 

@@ -43,6 +43,7 @@ from sparkonce.launch.kubeflow.labels import (
 from sparkonce.launch.kubeflow.observe import has_ended, is_placeholder, observe, submission_over
 from sparkonce.launch.kubeflow.pod import belongs, leaves, look, may_run, owners_of, unstarted
 from sparkonce.launch.kubeflow.spec import Wanting, placeholder, stub_pod, suspend_patch
+from sparkonce.launch.kubeflow.starts import StartProofs
 from sparkonce.launch.kubernetes import (
     NAMESPACES,
     PODS,
@@ -90,6 +91,8 @@ class Stopping:
     """Whether to find out if a driver ran. Without it, declared outputs tell."""
     noted: Application | None = None
     """The attempt's application as recorded."""
+    starts: StartProofs | None = None
+    """What was proven while its driver waited."""
     _evidence: Json | None = field(default=None, init=False)
     """The driver pod after it ended by itself: final evidence, even if the pod is deleted later."""
     _stub: Json | None = field(default=None, init=False)
@@ -255,14 +258,15 @@ class Stopping:
 
     async def _proven(self, application: Json, seen: ApplicationState | None) -> ApplicationState | None:
         """The same state, with the proof that no driver ever ran if the API server still has it: the history of the driver pod's name from
-        before the application existed until the stub took it. Without that history the absence of a pod proves nothing: a pod may have run
-        and been deleted meanwhile."""
+        before the application existed, or from where it was last read while the driver waited, until the stub took the name. Without that
+        history the absence of a pod proves nothing: a pod may have run and been deleted meanwhile."""
         since = self._since(application)
         if self._stub is None or seen is None or seen.repeated or since is None:
             return seen
         name = driver_pod_name(self._name)
         try:
-            history = await self.kubernetes.history(PODS, self.namespace, name, since=since, until=self._stub)
+            begins = since if self.starts is None else self.starts.since(self._name, since)
+            history = await self.kubernetes.history(PODS, self.namespace, name, since=begins, until=self._stub)
         except ApiUnavailable as silent:
             raise LaunchUnavailable(
                 f"it is not known whether pod {name} ever ran: the API server did not answer ({short(silent)})"

@@ -1,0 +1,56 @@
+"""Drivers that wait for longer than the API server keeps the history of pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from harness.apiserver import ApiServer, Cluster
+from harness.etcd import Etcd
+from harness.eventually import assert_eventually
+from harness.kubeflow import Script
+from harness.stage import IN_TIME, Stage, staged
+from sparkonce.attempt.drive import LONGEST
+from sparkonce.launch.kubeflow.starts import EVERY
+
+FORGOTTEN = 15.0
+"""Seconds after which the test compacts what was written until then, once a step of the proof has been made."""
+
+
+@pytest.fixture
+def stage(cluster: Cluster, ledger_server: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Its operator speaks to an API server without a cache of changes: what etcd has compacted is gone for it, as on a busy cluster."""
+    url = f"http://{cluster.etcd.one.address}"
+    server = ApiServer(cluster.folder, etcd_url=url, certificates=cluster.certificates, name="forgets")
+    server.child.command += ["--watch-cache=false"]
+    try:
+        server.start()
+        kubeconfig, folder = cluster.kubeconfig_for(server.url), tmp_path_factory.mktemp("stage")
+        with staged(cluster, ledger_server, folder, kubeconfig=kubeconfig) as one:
+            yield one
+    finally:
+        server.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)  # a step of the proof is made once a minute
+def test_a_job_that_waited_for_long_is_corrected_without_a_person(stage: Stage) -> None:
+    """The image of an opaque job cannot be pulled for minutes, and the beginning of its history is gone. The edited object runs, once."""
+    stage.play("long", Script(pending_seconds=3600.0, pending_reason="ImagePullBackOff"), attempt="g1-*")
+    stage.send("long", "long", "a")
+    assert_eventually(lambda: "image cannot be pulled" in str(stage.status("long").get("message")), IN_TIME)
+    began = time.monotonic()
+    early = 0
+    while time.monotonic() < began + EVERY + LONGEST + FORGOTTEN:
+        key = f"other-{int(time.monotonic() - began)}"
+        stage.send(key, key)  # its pod moves the versions on
+        stage.until(key, "Succeeded")
+        if not early and time.monotonic() > began + FORGOTTEN:
+            early = stage.cluster.etcd.revision()
+        time.sleep(5)  # about as often as on a small cluster
+    stage.cluster.etcd.compact(early)
+    stage.arguments("long", "b")
+    stage.until("long", "Succeeded", generation=2, attempt=1)
+    assert [run.application for run in stage.runs("long")] == [f"so-{stage.hash20('long')}-g2-a1"]
