@@ -63,8 +63,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "plan documents": (110, 110, 10000),  # mutated examples, and documents of the CRD's schema
     "documents for kubectl": (100, 200, 20000),  # job files that kubectl and our reader read
     "acts of a random tenant": (20, 60, 2000),  # requests to gateway and API server, beside another team's jobs
-    "matrix parts": (1, 4, 17),  # of each kind, so that several processes share the cases
-    "matrix cases": (6, 25, 100),  # of each part: tables of odd values in every type
+    "matrix parts": (2, 4, 17),  # of each kind, so that several processes share the cases
+    "matrix cases": (7, 25, 100),  # of each part: tables of odd values in every type
     "matrix cases of engines": (8, 2, 400),  # of each kind, read by the format's own engine for Spark
     "racing rounds": (12, 12, 40),  # of several processes that reserve or take over one key
 }

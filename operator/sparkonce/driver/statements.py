@@ -546,7 +546,7 @@ def _option(writer: Any, name: str) -> str | None:
 
 
 def _of_delta(block: TakesCalls) -> list[Hook]:
-    """Of the Python package delta-spark, where a job uses it."""
+    """The hooks of the Python package delta-spark; none where it is not installed."""
     try:
         tables = importlib.import_module("delta.tables")
     except ModuleNotFoundError:

@@ -79,7 +79,7 @@ class _Pool:
 
 
 async def _done(future: asyncio.Future[T]) -> T:
-    """What the thread returns or raises; it goes on when its caller leaves."""
+    """Returns or raises what the verb's thread does. A caller that is cancelled leaves the thread running."""
     future.add_done_callback(_looked_at)
     return await asyncio.shield(future)
 
