@@ -59,7 +59,7 @@ class Case:
         return self.after is not None
 
     def correct(self) -> None:
-        """Applies the right job. Only where a driver had started a mismatch or a failure may need more, which the status says."""
+        """Applies the right job. A mismatch or a failure may need more, which the status says, where `Mistake.asks`."""
         self.mistake.after(self.scene)
         if self.name == "namespace ending":
             ended(self.scene)
@@ -135,6 +135,6 @@ def play(cases: Sequence[Case], say: Callable[[str], None]) -> None:
     for each in cases:
         each.scene.once(JOB)
         assert each.after is not None
-        assert each.mistake.runs or not {"Supersede", "rerun"} & set(each.remedies), (each.name, each.remedies)
+        assert each.mistake.asks or not {"Supersede", "rerun"} & set(each.remedies), (each.name, each.remedies)
         how = ", ".join(["edit", *each.remedies])
         say(f"{each.name}: {each.after:.0f} s: {each.said.strip()[:300]} | {how}")

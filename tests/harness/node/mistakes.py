@@ -28,8 +28,9 @@ POLICY = "drivers-have-a-team"
 class Mistake:
     cause: str
     """Regular expression for what the status has to say."""
-    runs: bool = False
-    """Its driver starts: then the author of the corrected object may have to do what its status says."""
+    asks: bool = False
+    """The author of the corrected object may have to do what its status says: a driver had started, or the job has ended and the correction
+    is of nothing that must match."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Merged into the SparkApplication's spec; None removes a field."""
     job: Mapping[str, Any] = field(default_factory=dict)
@@ -167,13 +168,13 @@ MISTAKES: Mapping[str, Mistake] = {
     "no such node": Mistake(
         cause="no node takes its driver pod", template={"driver": {"nodeSelector": {"disk": "none"}}}
     ),
-    "out of memory": Mistake(cause="OOMKilled", runs=True, template=_script("memory")),
-    "exit code 1": Mistake(cause="exited with code 1", runs=True, template=_script("exit")),
-    "exception": Mistake(cause="KeyError: 'departure_delay'", runs=True, template=_script("exception")),
-    "deadline": Mistake(cause="activeDeadlineSeconds", runs=True, job={"activeDeadlineSeconds": 15}),
+    "out of memory": Mistake(cause="OOMKilled", asks=True, template=_script("memory")),
+    "exit code 1": Mistake(cause="exited with code 1", asks=True, template=_script("exit")),
+    "exception": Mistake(cause="KeyError: 'departure_delay'", asks=True, template=_script("exception")),
+    "deadline": Mistake(cause="activeDeadlineSeconds", asks=True, job={"activeDeadlineSeconds": 15}),
     "wrong main class": Mistake(
         cause="flights.NoSuchMain",
-        runs=True,
+        asks=True,
         template={
             "type": "Java",
             "mainClass": "flights.NoSuchMain",
@@ -185,7 +186,9 @@ MISTAKES: Mapping[str, Mistake] = {
         cause="node selector cannot be defined at both",
         template={"nodeSelector": {"disk": "ssd"}, "driver": {"nodeSelector": {"disk": "ssd"}}},
     ),
-    "refused by a policy": Mistake(cause="every driver has the label team", before=_policy, after=_no_policy),
+    "refused by a policy": Mistake(
+        cause="every driver has the label team", asks=True, before=_policy, after=_no_policy
+    ),
     "namespace ending": Mistake(cause="because it is being terminated", before=_ending),
     "suspended": Mistake(cause="(?i)suspended", job={"suspend": True}),
     "submission timeout": Mistake(
