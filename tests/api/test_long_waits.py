@@ -49,7 +49,7 @@ def test_a_job_that_waited_for_long_is_corrected_without_a_person(stage: Stage) 
         stage.until(key, "Succeeded")
         if not early and time.monotonic() > began + FORGOTTEN:
             early = stage.cluster.etcd.revision()
-        time.sleep(5)  # about as often as on a small cluster
+        time.sleep(5)  # a job every few seconds moves the version of pods on and leaves the machine idle
     stage.cluster.etcd.compact(early)
     stage.arguments("long", "b")
     stage.until("long", "Succeeded", generation=2, attempt=1)

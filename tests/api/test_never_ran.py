@@ -266,7 +266,7 @@ def test_an_edit_at_the_moment_of_the_start_is_one_effect(stage: Stage) -> None:
 def _edited_after(stage: Stage, key: str, seconds: float) -> None:
     stage.send(key, key, "a")
     assert_eventually(lambda: stage.pods(f"so-{stage.hash20(key)}-g1-a1"), IN_TIME)
-    time.sleep(1.5 + seconds)  # the driver starts 3 s after its pod
+    time.sleep(1.5 + seconds)  # the edits fall on both sides of the start, 3 s after the pod
     stage.arguments(key, "b")
 
 

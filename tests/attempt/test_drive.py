@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from attempt.owned import Lossy, Owner, owner
 from harness.arrow_stage import table_of
 from sparkonce import failpoints
-from sparkonce.attempt.drive import Ended, NotOurs
+from sparkonce.attempt.drive import Drive, Ended, NotOurs
 from sparkonce.blocking import run
 from sparkonce.errors import LaunchRefused, LaunchUnavailable, OutputCorrupt, StoreUnavailable
 from sparkonce.failpoints import FailpointError
@@ -43,6 +43,16 @@ def writing(folder: Path, *outputs: str, phase: Phase = Phase.SUCCEEDED, **spec:
 def stop_wanted(made: Owner) -> None:
     wish = StopWanted(why=Why.CANCELLED, by="ann", reason="too slow")
     run(made.store.request_stop(made.granted.now(), wish))
+
+
+def after(before: str, made: Owner) -> Drive:
+    """The drive of the process that has just opened the key or, after "another owner", of its successor."""
+    if before == "another owner":
+        made.dies()
+        return made.drive()
+    drive = made.drive()
+    drive.opened(made.granted.record, made.granted.prepared.spec)
+    return drive
 
 
 def test_an_attempt_that_writes_its_outputs_succeeds(tmp_path: Path) -> None:
@@ -134,12 +144,7 @@ def test_an_opaque_job_whose_only_launch_was_refused_never_ran(tmp_path: Path, b
     """If an earlier request of the same attempt may have arrived, from this process or from an earlier owner, the application may have
     run, and the end says that its outcome is unknown."""
     made = owner(tmp_path)
-    granted = made.granted
-    if before == "another owner":
-        made.dies()
-    drive = made.drive()
-    if before != "another owner":
-        drive.opened(granted.record, granted.prepared.spec)
+    granted, drive = made.granted, after(before, made)
     if before == "lost reply":
         made.applications.errors = [LaunchUnavailable("no answer")]
         with pytest.raises(LaunchUnavailable):
@@ -159,12 +164,7 @@ def test_an_opaque_job_that_is_cancelled_before_its_launch_never_ran(tmp_path: P
     """It waits, here because it is suspended. The process that granted the attempt knows that it sent no launch; an earlier owner may have
     sent one, and then the outcome is unknown."""
     made = owner(tmp_path, suspend=True)
-    granted = made.granted
-    if before == "another owner":
-        made.dies()
-    drive = made.drive()
-    if before != "another owner":
-        drive.opened(granted.record, granted.prepared.spec)
+    granted, drive = made.granted, after(before, made)
     made.applications.unplaceable = before == "a refused placeholder"
     made.waits = lambda: stop_wanted(made)
 

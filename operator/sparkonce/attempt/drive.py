@@ -385,9 +385,9 @@ class Drive:
         return Settlement(verdict, {}, note)
 
     def _never_created(self, record: Record) -> bool:
-        """Whether nothing can have been created for the attempt: this process granted it and has sent no launch, or its only launch was
-        refused. `settling` was written with the claim held, so nobody else has sent one. A placeholder would hold the name, and an
-        admission policy that refuses the launch may refuse that, too; but there is no request that could still take it."""
+        """Whether nothing can have been created for the attempt: this process granted it, and either sent no launch or had its only launch
+        refused. It wrote `settling` while it held the claim, so no other process has sent one. An admission policy that refuses the launch
+        may refuse the placeholder, too; the name may stay free then, because no request is left that could take it."""
         return record.nonce in (self._refused, self._unsent) and record.application is None
 
     async def _never_started(

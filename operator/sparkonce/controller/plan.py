@@ -323,8 +323,8 @@ def _standing(
 
 def _corrects(record: Record, obj: ObjectView, ask: LatestRequest) -> bool:
     """Whether the object was edited into another job before a driver of the generation that it opened was seen to run, and no other object
-    wants that generation. A mismatch protects effects, and there are none yet: the generation is ended for the edited job. If that shows
-    that a driver had run after all, the key stays with its result, and the object is a mismatch."""
+    wants that generation. A mismatch protects effects, and this generation has none yet, so the operator ends it for the edited job. If a
+    driver has run after all, the key keeps that result, and the object is a mismatch."""
     strict = obj.policy is None or obj.policy.on_mismatch is OnMismatch.REJECT_ALWAYS
     if ask.known or strict or record.state is not State.IN_PROGRESS:
         return False
