@@ -184,7 +184,6 @@ class Ledger(ABC):
         self, request: Request, *, lease: Lease, floor: int
     ) -> Owned | Duplicate | Mismatch | Moved | Refused:
         own = held(lease)
-        encode(request.spec)  # refused here, before anything is read or written
 
         def decide(seen: KeyState, beside: Beside) -> VerbOutcome[Owned | Duplicate | Mismatch | Moved | Refused]:
             new = seen.record is None and seen.floor == floor
@@ -228,7 +227,6 @@ class Ledger(ABC):
 
     async def reopen(self, record: Record, request: Request, *, lease: Lease) -> Owned | Duplicate | Lost | Refused:
         own = held(lease)
-        encode(request.spec)  # refused here, before anything is read or written
         return self._step(
             record.address,
             lambda seen, beside: rules.reopen(
