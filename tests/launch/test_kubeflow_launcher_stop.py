@@ -24,9 +24,9 @@ from launch.kubeflow_world import (
 )
 from sparkonce.attempt.observe import opaque_verdict
 from sparkonce.errors import LaunchUnavailable
-from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER
+from sparkonce.launch.kubeflow.labels import DRIVER_CONTAINER, WAITED_UNTIL
 from sparkonce.launch.kubeflow.launcher import LONGEST_PAUSE, KubeflowLauncher
-from sparkonce.launch.kubeflow.starts import EVERY
+from sparkonce.launch.kubeflow.starts import EVERY, WRITTEN
 from sparkonce.launch.kubeflow.stop import COURTESY
 from sparkonce.launch.kubernetes import PODS, SPARK_APPLICATIONS, ApiRefused, ApiUnavailable
 from sparkonce.launch.protocol import Phase, StillThere, Stopped
@@ -454,7 +454,7 @@ def test_an_application_that_was_deleted_is_proven_by_what_was_recorded(ran: boo
 @pytest.mark.parametrize("node", ["node-1", None])
 def test_a_driver_that_waits_for_longer_than_its_history_is_kept_never_ran(follows: bool, node: str | None) -> None:
     """The API server forgets what is older than a few minutes. The process that observes the waiting driver has read it by then, whether
-    the pod changed meanwhile or not; another process proves nothing."""
+    the pod changed meanwhile or not; a process that comes after that proves nothing."""
     world, launcher, noted = waits_for_long(node)
     if node is not None:
         ended_by_its_kubelet(world)
@@ -487,6 +487,58 @@ def test_a_history_that_was_lost_is_not_taken_up_again() -> None:
         passes(world, launcher, noted)
     ended_by_its_kubelet(world)
     assert not ended(run(launcher.stop(OPAQUE, timeout=TIMEOUT, noted=noted))).never_ran
+
+
+@pytest.mark.parametrize("observes", [False, True])
+@pytest.mark.parametrize("node", ["node-1", None])
+@pytest.mark.parametrize("started", [False, True])
+def test_a_process_that_takes_over_goes_on_where_the_last_one_wrote(
+    observes: bool, node: str | None, started: bool
+) -> None:
+    """What came before is forgotten. The successor stops the attempt at once, or first waits in its turn while more is forgotten; it never
+    proves that a driver did not start which started after the takeover."""
+    world, noted = taken_over(node)
+    successor = world.process(watches=True)[0]
+    run(successor.observe(OPAQUE, noted))
+    if started:
+        container = {"name": DRIVER_CONTAINER, "restartCount": 1, "state": {"waiting": {"reason": "Any"}}}
+        world.api.patch(PODS, NAMESPACE, DRIVER, {"status": {"containerStatuses": [container]}})
+        waiting(world)
+    if observes:
+        for _ in range(WRITTEN + 1):
+            passes(world, successor, noted)
+            world.api.forgotten = len(world.api.changes)
+    if node is not None:
+        ended_by_its_kubelet(world)
+    assert ended(run(successor.stop(OPAQUE, timeout=TIMEOUT, noted=noted))).never_ran is not started
+
+
+@pytest.mark.parametrize("tampered", ["", "/", "version-9", "version-9/", "x" * 300, "version-1/version-1"])
+def test_what_is_written_into_an_application_is_input(tampered: str) -> None:
+    """Anything else than two versions is as if nothing had been written, and an old version is one whose history is lost."""
+    world, noted = taken_over("node-1")
+    annotations = {"annotations": {WAITED_UNTIL: tampered}}
+    world.api.patch(SPARK_APPLICATIONS, NAMESPACE, NAME, {"metadata": annotations})
+    successor = world.process(watches=True)[0]
+    passes(world, successor, noted)
+    ended_by_its_kubelet(world)
+    assert not ended(run(successor.stop(OPAQUE, timeout=TIMEOUT, noted=noted))).never_ran
+
+
+def taken_over(node: str | None) -> tuple[World, Application]:
+    """A driver that waits, whose process has written how far it had read, and is gone. All up to there is forgotten."""
+    world = World()
+    submitted(world)
+    waiting(world, node=node)
+    noted, launcher = world.noted(), world.process(watches=True)[0]
+    run(launcher.observe(OPAQUE, noted))
+    for _ in range(WRITTEN):
+        waiting(world, node=node, reason="ImagePullBackOff")
+        passes(world, launcher, noted)
+    kind, written = world.api.changes[-1]
+    assert (kind, WAITED_UNTIL in written["metadata"]["annotations"]) == ("MODIFIED", True)
+    world.api.forgotten = len(world.api.changes) - 1
+    return world, noted
 
 
 def waits_for_long(node: str | None) -> tuple[World, KubeflowLauncher, Application]:

@@ -265,7 +265,7 @@ class Stopping:
             return seen
         name = driver_pod_name(self._name)
         try:
-            begins = since if self.starts is None else self.starts.since(self._name, since)
+            begins = since if self.starts is None else self.starts.since(self._name, since, application)
             history = await self.kubernetes.history(PODS, self.namespace, name, since=begins, until=self._stub)
         except ApiUnavailable as silent:
             raise LaunchUnavailable(
