@@ -197,7 +197,8 @@ def drawn_job(random: Random) -> dict[str, Any]:
     spec |= {"idempotencyKey": "k"} if random.random() < 0.5 else {"operation": "load", "resource": "r"}
     kind = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": _template(random)}
     spec["template"] = kind
-    for output in spec.get("outputs") or ():
+    outputs = spec.get("outputs")
+    for output in outputs if isinstance(outputs, list) else ():  # now and then something else is drawn
         if isinstance(output, dict):
             kinds = {name: output.pop(name) for name in ("slotLog", "delta", "iceberg") if name in output}
             output.update(dict(list(kinds.items())[:1]) or {"slotLog": {"path": "lake/a"}})
