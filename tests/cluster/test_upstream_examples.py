@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 RUN = (
     "spark-pi.yaml",
     "spark-pi-configmap.yaml",
+    "spark-pi-custom-resource.yaml",
     "spark-pi-dynamic-allocation.yaml",
     "spark-pi-emptydir.yaml",
     "spark-pi-pod-template.yaml",
@@ -35,20 +36,18 @@ RUN = (
     "spark-pi-ttl.yaml",
 )
 CONVERTED = {
-    "spark-pi-custom-resource.yaml": "IdempotentJob",
     "spark-pi-kube-scheduler.yaml": "IdempotentJob",
     "spark-pi-scheduled.yaml": "CronJob",
     "spark-pi-volcano.yaml": "IdempotentJob",
     "spark-pi-yunikorn.yaml": "IdempotentJob",
 }
-"""Converted, and not run: the first is about its requests for cores, which are replaced on the tests' node; the others need a scheduler
-that the node does not have, or a tick of the clock."""
+"""Converted, and not run: they need a scheduler that the tests' node does not have, or a tick of the clock."""
 REFUSED = {
     "spark-pi-prometheus.yaml": "is not readable as YAML",  # its image is a pair of placeholders in braces
     "sparkconnect/spark-connect.yaml": "has no SparkApplication; it has SparkConnect",
 }
 """What is no SparkApplication, with the sentence."""
-AT_ONCE = 4
+AT_ONCE = 5
 """Jobs side by side on two cores, each with a driver and an executor."""
 CONFIG_MAP = {
     "apiVersion": "v1",
@@ -59,6 +58,8 @@ CONFIG_MAP = {
 """The one that spark-pi-configmap.yaml expects to be there."""
 ADDED = {"spark-pi-configmap.yaml": {"config-vol"}, "spark-pi-emptydir.yaml": {"spark-local-dir-1"}}
 """Volumes by which a driver's pod shows that the webhook was asked. spark-submit mounts a `spark-local-dir-` itself as well."""
+CORES = {"spark-pi-custom-resource.yaml": {"driver": ("50m", "800m"), "executor": ("120m", "1500m")}}
+"""Requests for cores, a tenth of those published (`harness.node.upstream`), and limits, of each role's pods."""
 IN_TEMPLATE = "        serviceAccountName: spark-operator-spark\n", "    serviceAccount: spark-operator-spark\n"
 """What spark-pi-pod-template.yaml has to change: only the pod template names the driver's account."""
 
@@ -110,11 +111,16 @@ class Sent:
     """UIDs of all driver pods that were ever seen."""
     volumes: set[str] = field(default_factory=set)
     """Names of their volumes."""
+    cores: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Role of a pod -> request and limit of its container."""
 
     def ended(self) -> bool:
-        for pod in self.scene.cluster.api.list(PODS, self.scene.namespace, labels="spark-role=driver"):
-            self.drivers.add(pod["metadata"]["uid"])
-            self.volumes |= {each["name"] for each in pod["spec"].get("volumes") or ()}
+        for pod in self.scene.cluster.api.list(PODS, self.scene.namespace, labels="spark-role in (driver,executor)"):
+            role, resources = pod["metadata"]["labels"]["spark-role"], pod["spec"]["containers"][0].get("resources", {})
+            self.cores[role] = tuple(resources.get(kind, {}).get("cpu", "") for kind in ("requests", "limits"))
+            if role == "driver":
+                self.drivers.add(pod["metadata"]["uid"])
+                self.volumes |= {each["name"] for each in pod["spec"].get("volumes") or ()}
         phases = [self.scene.status(name).get("phase") for name in self.names]
         bad = {"Failed", "Held", "Mismatch", "Cancelled"} & set(phases)
         if bad:
@@ -122,7 +128,7 @@ class Sent:
         return phases == ["Succeeded", "Succeeded"]
 
 
-@pytest.mark.timeout(900)  # sixteen pods with a JVM each on two cores
+@pytest.mark.timeout(900)  # eighteen pods with a JVM each on two cores
 def test_the_examples_run_once_although_they_are_sent_twice(
     cluster: RealCluster, release: Release, tmp_path: Path, say: Callable[[str], None]
 ) -> None:
@@ -146,6 +152,7 @@ def test_the_examples_run_once_although_they_are_sent_twice(
             for each in sent:
                 assert len(each.drivers) == 1, each
                 assert ADDED.get(each.file, set()) <= each.volumes
+                assert CORES.get(each.file, {}).items() <= each.cores.items()
                 roles = [each.scene.status(name)["role"] for name in each.names]
                 say(f"{each.file}: {' and '.join(roles)}, one driver")
 

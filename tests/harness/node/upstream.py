@@ -1,8 +1,8 @@
 """The examples of kubeflow's Spark operator, from its Go module, and what of them has to change to run on the tests' node.
 
 Replaced are the image and the account, which a cluster has of its own; the jar of Spark's examples, which is in no registry, by one with a
-class of the same name; requests for cores and the number of slices, for a node of two cores. All else is as published: volumes,
-ConfigMaps, pod templates, security contexts, schedulers.
+class of the same name; requests for cores (by a tenth of them where there are any) and the number of slices, for a node of two cores. All
+else is as published: volumes, ConfigMaps, pod templates, security contexts, limits, schedulers.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ def here(job: Json, namespace: str, shared: Path) -> Json:
     for role in ("driver", "executor"):
         volume = f"spark.kubernetes.{role}.volumes.hostPath.shared"
         conf[f"{volume}.mount.path"], conf[f"{volume}.options.path"] = SHARED, str(shared)
-        spec[role]["coreRequest"] = "50m"
+        spec[role]["coreRequest"] = tenth(spec[role].get("coreRequest", "500m"))
     spec["driver"]["serviceAccount"] = "spark"
     return made
+
+
+def tenth(cores: str) -> str:
+    """Of a Kubernetes quantity of cores, in thousandths of a core."""
+    thousandths = float(cores[:-1]) if cores.endswith("m") else 1000 * float(cores)
+    return f"{thousandths / 10:.0f}m"
