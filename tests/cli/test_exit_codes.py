@@ -69,7 +69,8 @@ print(sorted(heavy & set(sys.modules)), code)
 
 
 def test_the_object_of_json(desk: Desk) -> None:
-    """`--json` prints one object with every field that the README lists, the same when fresh and when replayed except for `replayed`."""
+    """`--json` prints one object with every field that docs/cli.md lists, the same when fresh and when replayed except for `replayed`, and
+    with the same fields after an error."""
     job = desk.job()
     told = [desk.here("run", job, "--json").told for _ in range(2)]
     fresh, again = told
@@ -96,6 +97,9 @@ def test_the_object_of_json(desk: Desk) -> None:
     assert [each["replayed"] for each in told] == [False, True]
     assert again["result"]["finishedAt"] == fresh["result"]["finishedAt"]
     assert again["evidence"] == fresh["evidence"] == "slots committed by attempt 1"
+    refused = desk.here("run", "nowhere.yaml", "--json").told
+    assert refused.keys() == fresh.keys()
+    assert {name for name, value in refused.items() if value} == {"reason", "exitCode"}
 
 
 def test_a_failed_job(desk: Desk) -> None:

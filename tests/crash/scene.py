@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 ROWS = 7
 OUTPUTS = {"one": "a", "two": "ab", "tx": "ab", "mixed": "abc"}
 PATIENCE = 240  # seconds for one command: two interpreters, or a JVM, and a few attempts on a busy machine
+FREEZES = 3
+"""Attempts that are frozen until one does not hold the ledger's lock: a beat takes milliseconds of two seconds."""
 
 
 def gate_of(folder: Path) -> Path:
@@ -156,13 +158,22 @@ class Scene:
         assert runner.poll() is None, self.last_output()
         return runner
 
-    def freeze_at(self, point: str) -> None:
-        """Runs the job until a process of it has frozen at this step, and kills the runner."""
-        runner = self.run(f"{point}=1*stop")
-        assert_eventually(lambda: any(map(frozen, self.attempts())) or runner.poll() is not None, PATIENCE)
-        runner.kill()
-        runner.wait()
-        assert any(map(frozen, self.attempts())), self.last_output()
+    def freeze_at(self, point: str) -> int:
+        """Runs the job until a process of it has frozen at this step, and kills the runner. Returns the number of the attempt. If its
+        heartbeat held the ledger's lock at that moment, nobody could go on beside it: then it is killed, and the next attempt freezes."""
+        for attempt in range(1, FREEZES + 1):
+            runner = self.run(f"{point}=1*stop")
+            assert_eventually(
+                lambda runner=runner: any(map(frozen, self.attempts())) or runner.poll() is not None,  # type: ignore[misc] # a default in a lambda has no type
+                PATIENCE,
+            )
+            runner.kill()
+            runner.wait()
+            assert any(map(frozen, self.attempts())), self.last_output()
+            if not self.locked():
+                return attempt
+            self.signal_attempts(signal.SIGKILL)
+        raise AssertionError(f"at {point} each of {FREEZES} attempts held the ledger's lock")
 
     def signal_at_gate(self, number: signal.Signals, *, patience: float = PATIENCE) -> None:
         """Kills the runner and sends this signal to the whole attempt while its script waits at the gate, which is open afterwards."""

@@ -7,18 +7,21 @@ import asyncio
 import gc
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import sparkonce
 from harness.eventually import assert_eventually
 from harness.lane_log import Broker, FakeLog, numbers_of
-from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, LaneRetired, WriterFenced
+from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, LaneRetired, LibraryMissing, WriterFenced
 from sparkonce.lanes import rows as arrow
 from sparkonce.lanes import sender
 from sparkonce.lanes.protocol import AppendOutcome, LaneEntry, LanePlace
@@ -489,6 +492,14 @@ def test_an_event_loop_goes_on_while_rows_are_written(broker: Broker) -> None:
             return writer.position
 
     assert (asyncio.run(main()), numbers(broker)) == (2, [1, 2])
+
+
+def test_a_lane_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no dependency of the core; nothing was made."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LibraryMissing, match="run `pip install pyarrow`"):
+        sparkonce.writer(tmp_path / "lake", name="tap")
+    assert not (tmp_path / "lake").exists()
 
 
 def test_writers_in_several_threads_share_one(broker: Broker, opened: Callable[..., Writer]) -> None:

@@ -7,7 +7,7 @@ restart and are never reused, because only the number after the last one in the 
 
 Every outcome has a certainty. Only REFUSED frees a number. After UNKNOWN the same bytes are sent again, or the place is closed
 (`LaneLog.abandon`), which decides it.
-Source: research notes on idempotent writers; Kafka's transactional producer (KIP-98), whose transactional id is the lane's name.
+Source: research notes on idempotent writers; Kafka's transactional producer (KIP-98), whose transactional id has the lane's name in it.
 """
 
 from __future__ import annotations

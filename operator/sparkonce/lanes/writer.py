@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sparkonce import blocking
-from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, SparkonceError
+from sparkonce.errors import BufferFull, Certainty, InvalidInput, LaneError, LibraryMissing, SparkonceError
 from sparkonce.lanes import keyed
 from sparkonce.lanes import rows as arrow
 from sparkonce.lanes.kafka_log import KafkaLog
@@ -87,8 +87,12 @@ def writer(
         StoreUnavailable: the ledger did not answer.
         OutputUnsafe: the store ignores create-if-absent.
         OutputUnavailable: neither the store nor a broker answered.
-        OutputUnsupported: a scheme that is not supported; LibraryMissing: `sparkonce[kafka]` is not installed.
+        OutputUnsupported: a scheme that is not supported; LibraryMissing: pyarrow, or for Kafka `sparkonce[kafka]`, is not installed.
     """
+    try:
+        import pyarrow as pa  # noqa: F401 - what follows imports it where it is used
+    except ImportError:
+        raise LibraryMissing("a lane needs pyarrow, which is not installed; run `pip install pyarrow`") from None
     options = WriterOptions(
         buffer_memory=buffer_memory,
         batch_size=batch_size,

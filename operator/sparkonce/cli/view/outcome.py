@@ -41,6 +41,10 @@ def blank(reason: str, code: ExitCode) -> dict[str, Any]:
         "evidence": None,
         "result": None,
         "reason": reason,
+        "unblock": None,
+        "paths": [],
+        "logs": None,
+        "store": None,
         "exitCode": int(code),
     }
 
