@@ -12,12 +12,14 @@ import pytest
 from harness.jobs import job
 from harness.memory_store import MemoryStore
 from sparkonce.attempt.rerun import ANNOTATION
-from sparkonce.controller.admission import Admission
+from sparkonce.controller.admission import NO_PERMIT, SAID_AFTER, Admission
 from sparkonce.controller.desired import Desired, DesiredReader
 from sparkonce.controller.objects import Json, ObjectView
 from sparkonce.controller.plan import plan
 from sparkonce.model.record import Outcome, Result
-from sparkonce.store.protocol import Owned
+from sparkonce.store.protocol import Owned, View
+
+NOW = 100.0
 
 
 def body(*arguments: str, text: str | None = None, generation: int = 1) -> Json:
@@ -88,3 +90,44 @@ def test_only_the_object_that_was_planned_for_is_run_again(live: Json | None, fo
     """A process with a stale copy of the object opens nothing: neither for an older annotation nor for an older spec."""
     planned = body("b", text="again", generation=2)
     assert asyncio.run(opened(planned, live)) == found
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_wait_for_a_permit_is_reported_once_it_lasts(synced: bool) -> None:
+    """Not before, and not while the objects have not all been read, when no permit is asked for. What has got one begins anew."""
+    reader, told, times = DesiredReader(), list[str](), [NOW]
+    anything: Any = SimpleNamespace(synced=synced, try_take=lambda _: False, release=lambda _: None)
+    admission = Admission(
+        store=anything,
+        objects=anything,
+        lease_guard=anything,
+        reader=reader,
+        meter=anything,
+        permits=anything,
+        new_nonce=lambda: "n",
+        on_owned=lambda *_: None,
+        on_full=lambda *_: None,
+        on_wait=lambda address: told.append(address.realm),
+        enqueue=lambda _: None,
+        clock=lambda: times[-1],
+    )
+    wanted = reader.read(body("a"))
+    assert isinstance(wanted, Desired)
+    view = View(None, None, 0, 0, 1)
+    todo = plan(view, [ObjectView.of(body("a"), wanted)])
+    assert todo.opening is not None
+
+    def at(seconds: float) -> int:
+        times.append(NOW + seconds)
+        assert todo.opening is not None
+        assert asyncio.run(admission.open(view, todo.opening, {"uid-1": wanted}, todo)) == NO_PERMIT
+        return len(told)
+
+    assert [at(seconds) for seconds in (0, SAID_AFTER - 1, SAID_AFTER, SAID_AFTER + 1)] == [
+        0,
+        0,
+        *([1, 2] if synced else [0, 0]),
+    ]
+    admission.free(wanted.address)
+    assert at(SAID_AFTER + 2) == len(told) == (2 if synced else 0)
+    assert set(told) <= {wanted.realm}

@@ -357,7 +357,7 @@ def reconciler(objects: Any, *, version: int | None) -> Reconciler:
 
 def untouched_publisher(known: int | None) -> Any:
     class Publisher:
-        refused = None
+        refused = waits_for_slot = None
 
         def version(self) -> int | None:
             return known

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +30,10 @@ from sparkonce.store.protocol import IdempotencyStore, Owned, Refused, Request, 
 
 NO_PERMIT = 0.5
 """Seconds until a new key that got no permit is reconciled again."""
+SAID_AFTER = 10.0
+"""Seconds without a permit after which the key's objects say so: of a wave of new jobs most wait for less, and each status is a write."""
+NOTED = 10_000
+"""Keys that wait for a permit whose beginning is remembered; beyond that all begin anew."""
 ASK_AGAIN = (0.1, 2.0)
 """Seconds before an unanswered request is repeated: the first pause, and the longest."""
 
@@ -40,7 +45,8 @@ class Admission:
     """Sends the requests of one operator process.
 
     `on_owned` starts the drive of a reserved key, with its spec if this request wrote it; `enqueue` adds a key to the queue; `on_full`
-    gets the reason when the store has no room."""
+    gets the reason when the store has no room, and `on_wait` a key that has waited for a permit for `SAID_AFTER`. clock: monotonic
+    seconds."""
 
     store: IdempotencyStore
     objects: JobObjects
@@ -56,6 +62,10 @@ class Admission:
     """Why this operator's limits at outputs refuse a job; empty: they do not."""
     in_doubt: Callable[[str], bool] = lambda _: False
     """Whether the rewind alarm of a realm is raised: requests are not repeated then."""
+    on_wait: Callable[[Address], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    _waits: dict[Address, float] = field(default_factory=dict)
+    """When each key was first without a permit."""
     _permitted: set[Address] = field(default_factory=set)
     _repeating: dict[Address, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -65,6 +75,7 @@ class Admission:
 
     def free(self, address: Address) -> None:
         """Returns the key's permit, if it has one."""
+        self._waits.pop(address, None)
         if address in self._permitted:
             self._permitted.discard(address)
             self.permits.release(address.realm)
@@ -80,8 +91,9 @@ class Admission:
 
         Raises: ApiUnavailable, ApiRefused: nothing was sent to the store."""
         wanted = desired[opening.uid]
+        # Unsynced: a rewound store is not recognised before every status was read.
         if not self.objects.synced or not self.permits.try_take(wanted.realm):
-            return NO_PERMIT  # unsynced: a rewound store is not recognised before every status was read
+            return self._later(wanted.address)
         self._permitted.add(wanted.address)
         try:
             live = await self.objects.live(wanted.ref)
@@ -102,6 +114,14 @@ class Admission:
             if not self.repeats(wanted.address):
                 self.free(wanted.address)
             raise
+
+    def _later(self, address: Address) -> float:
+        """Reports a wait for a permit that lasts. Returns the seconds until the next try."""
+        if len(self._waits) >= NOTED:
+            self._waits.clear()
+        if self.objects.synced and self.clock() >= self._waits.setdefault(address, self.clock()) + SAID_AFTER:
+            self.on_wait(address)
+        return NO_PERMIT
 
     async def _send(self, request: Request, view: View) -> float | None:
         lease = self.lease_guard.lease

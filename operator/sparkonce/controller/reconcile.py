@@ -101,6 +101,7 @@ class Reconciler:
             new_nonce=self.builder.new_nonce,
             on_owned=self._on_owned,
             on_full=self.status_writer.refused,
+            on_wait=self.status_writer.waits_for_slot,
             enqueue=self.enqueue,
             refusal=self.reads.refusal,
             in_doubt=lambda realm: self.rewind_guard.alarm_of(realm) is not None,

@@ -690,7 +690,8 @@ def _result(result: Result) -> Json:
 NORMAL, WARNING = "Normal", "Warning"
 _KINDS = {"Running": NORMAL, "Succeeded": NORMAL, "Expired": NORMAL}
 _QUIET = frozenset({"", "Pending"})
-_ROUTINE = frozenset({*UNANSWERED, "NotRead"}) - {Relation.INVALID}
+SLOTS_TAKEN = "SlotsTaken"
+_ROUTINE = frozenset({*UNANSWERED, "NotRead", SLOTS_TAKEN}) - {Relation.INVALID}
 """Reasons to wait that pass by themselves: not worth an event."""
 
 

@@ -16,7 +16,16 @@ from sparkonce.attempt.decide import Policy
 from sparkonce.controller.desired import Desired, Invalid
 from sparkonce.controller.objects import JobObjects, Json, ObjectView
 from sparkonce.controller.plan import Plan, Relation, reason
-from sparkonce.controller.status import RESERVED, STATUS_VERSION, Trouble, iso, next_status, project, transitions
+from sparkonce.controller.status import (
+    RESERVED,
+    SLOTS_TAKEN,
+    STATUS_VERSION,
+    Trouble,
+    iso,
+    next_status,
+    project,
+    transitions,
+)
 from sparkonce.errors import QuotaUsed, RecordUnreadable, StoreFull, StoreUnavailable, StoreUnusable
 from sparkonce.model.record import Address, Record, Result, SpecBody, State
 from sparkonce.model.spec import IdempotentJob
@@ -30,6 +39,12 @@ _SOON = frozenset({Relation.OPENS, Relation.ATTACHES, Relation.SUPERSEDES})
 
 SILENT = "the ledger does not answer, so nothing is started; the job continues by itself once it does, and need not be sent again"
 UNUSABLE = "the operator cannot use the ledger, so nothing is started; its log says why, and the job continues by itself afterwards"
+NO_SLOT = (
+    "it waits for a slot: as many jobs as the operators may run (`--slots`, of which one namespace gets at most four fifths beside others) "
+    "have not ended; it starts by itself once one of them has"
+)
+NOTED = 10_000
+"""Keys without a record for which it is noted why."""
 
 
 def was_unanswered(view: ObjectView) -> bool:
@@ -70,8 +85,16 @@ class JobStatusWriter:
 
     def refused(self, address: Address, full: StoreFull) -> None:
         """Notes that the store has no room for this key, for the next status."""
-        why = "StoreFull" if isinstance(full, QuotaUsed) else "RealmFull"
-        self._refused[address] = Trouble(why, str(full))
+        self._note(address, Trouble("StoreFull" if isinstance(full, QuotaUsed) else "RealmFull", str(full)))
+
+    def waits_for_slot(self, address: Address) -> None:
+        """Notes that the operators may run no further job of this key's namespace, for the next status."""
+        self._note(address, Trouble(SLOTS_TAKEN, NO_SLOT))
+
+    def _note(self, address: Address, trouble: Trouble) -> None:
+        self._refused[address] = trouble
+        while len(self._refused) > NOTED:  # keys whose objects are gone; one that waits is noted again
+            del self._refused[next(iter(self._refused))]
 
     async def publish(self, reading: KeyReading, objects: Sequence[tuple[ObjectView, Desired | None]]) -> float | None:
         """Writes the statuses of all objects of a key. Returns the seconds until an object is due for deletion, or None.

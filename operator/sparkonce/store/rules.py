@@ -210,10 +210,8 @@ def reserve(
         min_reader=_reader_of(request),
         created_at=seen.at,
         granted_at=seen.at,
-        revision=seen.next,
-        epoch=seen.epoch,
     )
-    return _opened(seen, record, request, lease=lease, owner=owner, what="Reserved")
+    return _opened(seen, _written(seen, record), request, lease=lease, owner=owner, what="Reserved")
 
 
 def _reader_of(request: Request) -> int:

@@ -12,6 +12,8 @@ from harness.kubeflow import Script
 from harness.kubeflow.drivers import waits_unless_stopped
 from harness.stage import IN_TIME
 from harness.tenants import tenants
+from sparkonce.controller.status import SLOTS_TAKEN
+from sparkonce.controller.status_writer import NO_SLOT
 
 SLOTS = 5
 SENT = 8
@@ -20,8 +22,8 @@ SENT = 8
 def test_endless_jobs_of_one_team_leave_slots_for_another(
     cluster: Cluster, ledger_server: Etcd, tmp_path: Path
 ) -> None:
-    """Of five slots the attacker's eight jobs get four; the other team's jobs run in the fifth, one after the other. When a job of the
-    attacker ends, its next one starts."""
+    """Of five slots the attacker's eight jobs get four, and those that wait say for what; the other team's jobs run in the fifth, one after
+    the other. When a job of the attacker ends, its next one starts."""
     names = [f"endless-{number}" for number in range(SENT)]
     over = {name: threading.Event() for name in names}
     with tenants(cluster, ledger_server, tmp_path, options=("--slots", str(SLOTS))) as both:
@@ -38,6 +40,10 @@ def test_endless_jobs_of_one_team_leave_slots_for_another(
             both.other.until(f"well-{number}", "Succeeded")
         first = running()
         assert len(first) == SLOTS - 1
+        for name in set(names) - set(first):
+            both.attacker.until(name, "Pending", message=NO_SLOT)
+            assert both.attacker.condition(name, "Reserved")["reason"] == SLOTS_TAKEN
+            assert both.attacker.events(name) == {}
         over[first[0]].set()
         both.attacker.until(first[0], "Succeeded")
         assert_eventually(lambda: len(running()) == SLOTS, IN_TIME)
