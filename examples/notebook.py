@@ -2,7 +2,7 @@
 
 Run the second cell again, restart the kernel in between, or run it in two notebooks: the rows are in the table once. A cell that raises
 ends its attempt; running it again starts the next one. Another value in `parameters` with the same key is refused. Everything is written to
-the folder `lake`.
+`examples/data/notebook`, below the current folder.
 """
 
 # %%

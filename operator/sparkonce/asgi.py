@@ -3,7 +3,7 @@
     from sparkonce.asgi import IdempotencyMiddleware, NotDone, Reply, Unknown
 
     async def reconcile(request):                    # what became of a request whose process died?
-        order = await orders.find(request.text)      # the service stored the key with its effect
+        order = await orders.find(user_of(request.headers), request.text)  # the service stored both with its effect
         return Reply(201, (("location", f"/orders/{order.id}"),)) if order else NotDone
 
     app = IdempotencyMiddleware(app, store="sqlite:///replies.db", reconcile=reconcile)

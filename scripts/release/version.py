@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = Path("charts") / "sparkonce"
+MODULE = Path("operator") / "sparkonce" / "__init__.py"
 
 
 class NotReleased(Exception):
@@ -28,7 +29,7 @@ def released(tag: str, root: Path = ROOT) -> str:
     """The version that this tag releases.
 
     Raises:
-        NotReleased: the tag is not `v` and the version of pyproject.toml, or the chart or the changelog has another one.
+        NotReleased: the tag is not `v` and the version of pyproject.toml, or the package, the chart or the changelog has another one.
     """
     version = current(root)
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
@@ -36,6 +37,11 @@ def released(tag: str, root: Path = ROOT) -> str:
     if tag != f"v{version}":
         raise NotReleased(
             f"the tag is {tag} and pyproject.toml has the version {version}: tag v{version}, or change the version first"
+        )
+    own = re.search(r'^__version__ = "(.*)"$', (root / MODULE).read_text(), re.MULTILINE)
+    if own is None or own[1] != version:
+        raise NotReleased(
+            f"{MODULE} has the version {own and own[1]}, and the release is {version}: they are always equal"
         )
     chart = yaml.safe_load((root / CHART / "Chart.yaml").read_text())
     for field in ("version", "appVersion"):

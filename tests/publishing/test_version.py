@@ -10,14 +10,15 @@ import pytest
 
 from harness.patience import completed
 from release import version
-from release.version import CHART, ROOT, NotReleased
+from release.version import CHART, MODULE, ROOT, NotReleased
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files that have the version, with a changelog of two releases."""
     (tmp_path / CHART).mkdir(parents=True)
-    for name in ("pyproject.toml", CHART / "Chart.yaml"):
+    (tmp_path / MODULE).parent.mkdir(parents=True)
+    for name in ("pyproject.toml", MODULE, CHART / "Chart.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     entries = f"## [{version.current()}] - 2026-01-02\n\n### Added\n\n- This.\n\n## [0.0.1] - 2025-01-02\n\n- That.\n"
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## [Unreleased]\n\n{entries}")
@@ -43,6 +44,8 @@ def test_a_tag_that_all_agree_with_is_a_release(checkout: Path) -> None:
     [
         ("pyproject.toml", 'version = "{}"', 'version = "9.9.9"', "tag v9.9.9, or change the version first"),
         ("pyproject.toml", 'version = "{}"', 'version = "0.2.0rc1"', "a release has three numbers"),
+        (MODULE, '__version__ = "{}"', '__version__ = "9.9.9"', "__init__.py has the version 9.9.9"),
+        (MODULE, '__version__ = "{}"', "", "__init__.py has the version None"),
         (CHART / "Chart.yaml", "\nversion: {}", "\nversion: 9.9.9", "has version 9.9.9"),
         (CHART / "Chart.yaml", 'appVersion: "{}"', 'appVersion: "9.9.9"', "has appVersion 9.9.9"),
         ("CHANGELOG.md", "[{}] - 2026-01-02", "[{}]", "give the section \\[Unreleased\\] that name"),

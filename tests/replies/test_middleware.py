@@ -977,6 +977,20 @@ def test_a_setting_that_cannot_be_meant_is_refused(options: dict[str, Any], sent
         IdempotencyMiddleware(Service(), store="memory:", **options)
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"path": "orders"}, "starts with a slash"),
+        ({"methods": "POST"}, r"methods is the text 'POST'; give several, as in \('POST',\)"),
+        ({"matching_headers": "x-tenant"}, "matching_headers is the text"),
+    ],
+)
+def test_a_scope_that_cannot_be_meant_is_refused(given: dict[str, Any], sentence: str) -> None:
+    """The letters of a text would be taken one by one: such a scope fits no request, and all of them would run unprotected."""
+    with pytest.raises(InvalidInput, match=sentence):
+        Scope(**given)
+
+
 @pytest.mark.parametrize("url", ["redis://:hunter2@x", "sqlite:///", "sqlite:///:memory:", "mem", "etcd:h:2379"])
 def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
     """The sentence names the addresses there are."""

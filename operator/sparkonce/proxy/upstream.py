@@ -267,7 +267,7 @@ class Upstream:
                     if len(read) > MOST:
                         return None
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
-            LOG.warning("the upstream did not answer %s %s: %s", method, path, error)
+            LOG.warning("the upstream did not answer a %s of the proxy's own: %s", method, error)
             return None
         kept = [(name.lower(), value) for name, value in answer.headers.items()]
         return Reply(answer.status_code, tuple(kept), bytes(read))

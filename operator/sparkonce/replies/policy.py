@@ -78,6 +78,11 @@ class Scope:
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
             raise InvalidInput(f"scope {self.path!r}: a path starts with a slash")
+        for name in ("methods", "matching_headers"):
+            if isinstance(given := getattr(self, name), str):  # its letters would be taken one by one, and fit nothing
+                raise InvalidInput(
+                    f"scope {self.path!r}: {name} is the text {given!r}; give several, as in ({given!r},)"
+                )
         object.__setattr__(self, "methods", frozenset(method.upper() for method in self.methods))
         object.__setattr__(self, "matching_headers", tuple(name.lower() for name in self.matching_headers))
 
