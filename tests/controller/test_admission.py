@@ -30,6 +30,15 @@ def body(*arguments: str, text: str | None = None, generation: int = 1) -> Json:
     return copy.deepcopy(made)
 
 
+def admission_on(anything: Any, reader: DesiredReader, **given: Any) -> Admission:
+    """`anything`: every collaborator that is not given."""
+    parts: dict[str, Any] = {
+        **dict.fromkeys(("store", "objects", "lease_guard", "meter", "permits"), anything),
+        **dict.fromkeys(("on_owned", "on_full", "enqueue"), lambda *_: None),
+    }
+    return Admission(reader=reader, new_nonce=lambda: "n2", **(parts | given))
+
+
 async def opened(planned: Json, live: Json | None) -> list[tuple[int, tuple[str, ...]]]:
     """After a success of the object without its annotation, carries out a plan made for `planned` while the API server has `live`. Returns
     each generation that this opened, with the arguments of its recorded job."""
@@ -49,18 +58,7 @@ async def opened(planned: Json, live: Json | None) -> list[tuple[int, tuple[str,
     anything: Any = SimpleNamespace(
         synced=True, live=get, lease=lease, reserved=lambda _: None, try_take=lambda _: True, release=lambda _: None
     )
-    admission = Admission(
-        store=store,
-        objects=anything,
-        lease_guard=anything,
-        reader=reader,
-        meter=anything,
-        permits=anything,
-        new_nonce=lambda: "n2",
-        on_owned=lambda owned, _: owners.append(owned),
-        on_full=lambda *_: None,
-        enqueue=lambda _: None,
-    )
+    admission = admission_on(anything, reader, store=store, on_owned=lambda owned, _: owners.append(owned))
     cached = reader.read(planned)
     assert isinstance(cached, Desired)
     view = await store.load(cached.address)
@@ -97,19 +95,8 @@ def test_a_wait_for_a_permit_is_reported_once_it_lasts(synced: bool) -> None:
     """Not before, and not while the objects have not all been read, when no permit is asked for. What has got one begins anew."""
     reader, told, times = DesiredReader(), list[str](), [NOW]
     anything: Any = SimpleNamespace(synced=synced, try_take=lambda _: False, release=lambda _: None)
-    admission = Admission(
-        store=anything,
-        objects=anything,
-        lease_guard=anything,
-        reader=reader,
-        meter=anything,
-        permits=anything,
-        new_nonce=lambda: "n",
-        on_owned=lambda *_: None,
-        on_full=lambda *_: None,
-        on_wait=lambda address: told.append(address.realm),
-        enqueue=lambda _: None,
-        clock=lambda: times[-1],
+    admission = admission_on(
+        anything, reader, on_wait=lambda address: told.append(address.realm), clock=lambda: times[-1]
     )
     wanted = reader.read(body("a"))
     assert isinstance(wanted, Desired)
