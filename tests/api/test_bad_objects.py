@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,30 @@ def stranger(stage: Stage, key: str, attempt: int) -> None:
     spec = stage.job("x", key)["spec"]["template"]["spec"]
     metadata = {"name": f"so-{stage.hash20(key)}-g1-a{attempt}", "labels": {"whose": "a-stranger"}}
     stage.cluster.api.create(SPARK_APPLICATIONS, {"metadata": metadata, "spec": spec}, stage.namespace)
+
+
+def test_an_object_that_is_nested_as_deeply_as_an_api_server_takes_stops_nobody(stage: Stage) -> None:
+    """Some 9,000 levels, of which Python's own limit allows a tenth: it is refused, and others run, also after the operator has listed all
+    objects anew."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)  # of this test's own JSON
+    try:
+        deep: Any = "x"
+        for _ in range(9_000):
+            deep = [deep]
+        body = stage.job("deep", "deep")
+        body["spec"]["template"]["spec"]["volumes"] = deep
+        stage.apply(body)
+        stage.until("deep", "Failed")
+        assert "nested" in stage.condition("deep", "Failed")["message"]
+        others_run(stage, "beside-deep")
+        stage.operators[0].kill()
+        stage.operators[0].start()
+        others_run(stage, "after-deep")
+        stage.delete("deep")
+        assert_eventually(lambda: stage.object("deep") is None, IN_TIME)
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_a_full_realm_says_so_and_takes_the_job_when_there_is_room(stage: Stage) -> None:

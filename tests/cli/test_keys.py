@@ -234,6 +234,25 @@ def test_an_unreadable_record_is_never_no_record(desk: Desk, verb: str) -> None:
     assert desk.attempts() == len(desk.commits()) == 1
 
 
+@pytest.mark.parametrize("key", ["", "a b", "käse"])
+def test_a_text_that_is_no_key_names_no_record(desk: Desk, key: str) -> None:
+    """An empty one, as of a variable that is not set, begins every hash: with one key in the ledger it must not be taken for that one."""
+    desk.job()
+    assert desk.here("run", "job.yaml").code == 0
+    for verb in (
+        ("rerun", key),
+        ("cancel", key),
+        ("keys", "forget", key, "--reason", "clean-up", "--yes"),
+        ("keys", "resolve", key, "--failed", "--reason", "so"),
+        ("keys", "show", key),
+        ("keys", "history", key),
+        ("keys", "explain", key),
+    ):
+        said = desk.here(*verb)
+        assert said.code == ExitCode.INVALID, (verb, said)
+    assert desk.attempts() == len(desk.commits()) == 1
+
+
 def requests(desk: Desk) -> list[tuple[str, str, str, int]]:
     """Who requested what and why, from the key's history; `explain` says the same of the newest generation."""
     events = desk.here("keys", "history", KEY, "--json").told["events"]

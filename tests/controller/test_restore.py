@@ -88,7 +88,13 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def accepted(etcd: Etcd, cluster: Cluster, *, dies: Callable[[str], bool] = lambda _: False) -> Accepted:
+def accepted(
+    etcd: Etcd,
+    cluster: Cluster,
+    *,
+    dies: Callable[[str], bool] = lambda _: False,
+    namespaces: tuple[str, ...] | None = (NAMESPACE,),
+) -> Accepted:
     """Runs `accept`. `dies` is called before and after each write and decides whether the command dies there."""
 
     class Restorable:
@@ -111,7 +117,7 @@ def accepted(etcd: Etcd, cluster: Cluster, *, dies: Callable[[str], bool] = lamb
     async def done() -> Accepted:
         try:
             kubernetes: Any = cluster
-            return await accept(store, Restorable(), kubernetes, install=INSTALL, namespaces=[NAMESPACE], by="ann")
+            return await accept(store, Restorable(), kubernetes, install=INSTALL, namespaces=namespaces, by="ann")
         finally:
             await store.close()
 
@@ -256,3 +262,19 @@ def test_nothing_to_see(etcd: Etcd, cluster: Cluster) -> None:
     done = accepted(etcd, cluster)
     assert (done.epoch, done.rebuilt, done.kept) == (2, (), 0)
     assert stands(etcd, job.address) == (None, 0, 2)
+
+
+def test_an_application_is_evidence_of_its_own_namespace_alone(etcd: Etcd, cluster: Cluster) -> None:
+    """Whoever may create applications may write anything into one: neither one that speaks of another namespace's key, nor one whose
+    assignment is for a job elsewhere, makes a record with that job, which an operator would launch there."""
+    job = cluster.job("load", "payroll")
+    told = assigned(job, 7, 1)
+    cluster.api.create(SPARK_APPLICATIONS, "elsewhere", application(told, job.job, [], namespace="elsewhere"))
+    assert accepted(etcd, cluster, namespaces=None).rebuilt == ()
+    assert stands(etcd, job.address)[:2] == (None, 0)
+
+    document = job.job.document()
+    abroad = SpecBody(job={**document, "metadata": {**document["metadata"], "namespace": "elsewhere"}})
+    cluster.application(job, 3, 1, spec=abroad)
+    accepted(etcd, cluster, namespaces=None)
+    assert stands(etcd, job.address)[:2] == (None, 3), "its name is taken, and nothing else is known"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,12 +34,14 @@ from controller.key_objects import (
 )
 from sparkonce.attempt.decide import Policy
 from sparkonce.attempt.rerun import ANNOTATION, digest
-from sparkonce.controller.objects import ObjectView
+from sparkonce.controller.objects import Json, ObjectRef, ObjectView
 from sparkonce.controller.plan import asked, plan
 from sparkonce.controller.status import STATUS_VERSION, Trouble, project
+from sparkonce.controller.status_writer import NO_SLOT, JobStatusWriter, KeyReading
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import Failure, HeldReason, Opener, Outcome, Record, Settling, StopWanted, Why
 from sparkonce.model.spec import OnResultChanged
+from sparkonce.observe.meter import NoMeter
 from sparkonce.sink.protocol import Change, Evidence, Found, Probed
 from sparkonce.store.protocol import View
 
@@ -677,3 +682,43 @@ def test_a_refused_annotation_is_said_first() -> None:
     for at in (view(record()), view(ended()), view(held())):
         message = project(at, obj(annotation="a\nb"), now_text=NOW)["message"]
         assert message.startswith("the annotation sparkonce.dev/rerun is refused: it has the control character U+000A")
+
+
+class Written:
+    """The objects of an API server, as far as a status writer needs them."""
+
+    def __init__(self, one: ObjectView) -> None:
+        self.statuses: list[Json | None] = []
+        annotations = {ANNOTATION: one.annotation} if one.annotation else {}
+        self._body = {
+            "metadata": {"uid": one.uid, "generation": 1, "annotations": annotations},
+            "status": dict(one.status),
+        }
+
+    async def write_status(self, _: ObjectRef, make: Callable[[Json], Json | None]) -> None:
+        self.statuses.append(make(self._body))
+
+    def emit(self, *_: object) -> None:
+        raise AssertionError("a wait for a slot is no event")
+
+
+@pytest.mark.parametrize("before", [None, "cancelled", "annotated"])
+def test_a_wait_for_a_slot_is_told_for_a_further_generation_too(before: str | None) -> None:
+    """Of a new key, of one whose last generation was cancelled, and of a finished object that is annotated to run again."""
+    seen = view(None)
+    one = obj("new")
+    if before == "cancelled":
+        seen = view(ended(Outcome.CANCELLED))
+    elif before == "annotated":
+        seen = view(ended())
+        one = replace(told(obj("X"), seen, result=result()), annotation="the source was corrected")
+    objects: Any = Written(one)
+    writer = JobStatusWriter(objects=objects, meter=NoMeter())
+    todo = plan(seen, [one])
+    assert todo.opening is not None
+    desired: Any = SimpleNamespace(address=record().address)
+    for _ in range(2):
+        writer.waits_for_slot(desired.address)
+        asyncio.run(writer.publish(KeyReading(view=seen, plan=todo), [(one, desired)]))
+    [said, *_] = objects.statuses
+    assert (said["phase"], said["message"]) == ("Pending", NO_SLOT)

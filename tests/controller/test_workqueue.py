@@ -406,6 +406,26 @@ def test_it_behaves_as_its_description(steps: list[tuple[str, str, int]]) -> Non
     under(body)
 
 
+def test_entries_that_are_stale_do_not_pile_up() -> None:
+    """A key that is due in a week, as an object to be deleted then, is looked at by every sweep and waits for its week again."""
+
+    async def body(queue: WorkQueue[str], time: FakeTime) -> None:
+        queue.add_after("first", 3600)
+        for _ in range(2000):
+            queue.add_after("kept", 604_800)
+            queue.add("kept")
+            assert await queue.get() == "kept"
+            queue.done("kept")
+        queue.add_after("kept", 604_800)
+        assert len(queue._heap) < 200
+        await time.advance(3600)
+        assert await queue.get() == "first"
+        await time.advance(604_800)
+        assert await queue.get() == "kept"
+
+    under(body)
+
+
 def test_asyncios_own_clock_wakes_a_worker() -> None:
     """By default the queue uses the event loop's time: a key due in a moment comes by itself."""
 

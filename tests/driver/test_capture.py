@@ -6,17 +6,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.sql.readwriter import DataFrameWriter
 
 from harness.arrow_stage import table_of
 from harness.granted import Granted, granted
 from sparkonce.driver import capture, places
 from sparkonce.driver.script.writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
-from sparkonce.driver.statements import FrameWrite
+from sparkonce.driver.statements import Call, FrameWrite, take_write
 from sparkonce.errors import Fenced, InvalidInput, UndeclaredOutput
 from sparkonce.model.spec import IdempotentJob, Output, WriteMode
 from sparkonce.sink.slotlog.snapshot import Table
@@ -356,3 +358,40 @@ def test_the_program_goes_on_in_the_interpreter_that_the_job_names(monkeypatch: 
     monkeypatch.setenv("PYSPARK_PYTHON", "/bin/sh")
     capture.main()
     assert went == [["/bin/sh", "-m", "sparkonce.driver.capture", "script.py", "1"]]
+
+
+class WriterOf:
+    """The parts of a DataFrameWriter that are read of it, without a JVM: it was given no option before its last call."""
+
+    def __init__(self) -> None:
+        nothing = SimpleNamespace(isDefined=lambda: False)
+        none = SimpleNamespace(get=lambda _: nothing, toSeq=lambda: SimpleNamespace(size=lambda: 0))
+        self._jwrite = SimpleNamespace(
+            source=lambda: "parquet",
+            curmode=lambda: "ErrorIfExists",
+            partitioningColumns=lambda: nothing,
+            extraOptions=lambda: none,
+        )
+        self._spark = SimpleNamespace(conf=SimpleNamespace(get=lambda _, default: default))
+        self._df = SimpleNamespace(columns=["id", "v"])
+
+
+def taken(**given: Any) -> FrameWrite:
+    """What becomes of `df.write.save("days", ...)`."""
+    found: list[Any] = []
+    block: Any = SimpleNamespace(elsewhere=found.append, statement=found.append)
+    call = Call(DataFrameWriter.save, WriterOf(), "days", format="parquet", **given)
+    take_write(block, call, path="days")
+    write = found[0].write
+    assert isinstance(write, FrameWrite)
+    return write
+
+
+def test_options_of_the_last_call_are_seen() -> None:
+    """PySpark hands those of `save(..., **options)` to its writer inside the call: a dynamic overwrite must not replace the whole table,
+    and rows that are to be encrypted must not be written as they are."""
+    dynamic = taken(mode="overwrite", partitionBy="v", partitionOverwriteMode="dynamic")
+    assert (dynamic.mode, dynamic.dynamic) == ("overwrite", True)
+    assert not taken(mode="overwrite", partitionBy="v").dynamic
+    hidden = taken(mode="append", **{"parquet.Encryption.footer.key": "k1", "mergeSchema": True, "compression": None})
+    assert set(hidden.options) == {"parquet.encryption.footer.key", "mergeschema"}

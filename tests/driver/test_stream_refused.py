@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -217,4 +218,33 @@ def test_the_functions_own_error_is_what_its_author_sees(tmp_path: Path) -> None
     with pytest.raises(InvalidInput, match="'orders' is written twice in batch 0"):
         attempt.job().stream(source()).foreach_batch(twice)
     assert isinstance(attempt.job().stream(source()).write("orders"), Streamed)
+    assert rows(attempt) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_write_that_failed_is_not_passed_over(begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that logs the error of its write and goes on would leave a batch without its rows: the batch is not committed, and the
+    next attempt runs it again."""
+    attempt = begin()
+    job = attempt.job()
+    stage, tried = job._stage, list[int]()
+
+    def once(*given: Any) -> Any:
+        tried.append(len(tried))
+        if len(tried) == 2:
+            raise OSError("the disk is full")
+        return stage(*given)
+
+    monkeypatch.setattr(job, "_stage", once)
+
+    def write(batch: Any, frame: Any) -> None:
+        with suppress(OSError):
+            batch.write(frame, "orders")
+
+    with pytest.raises(
+        InvalidInput, match="the write of orders failed in batch 1, and the function went on; let the error"
+    ):
+        job.stream(source()).foreach_batch(write)
+    assert rows(attempt) == [1, 2]
+    next_attempt(attempt)
+    attempt.job().stream(source()).foreach_batch(write)
     assert rows(attempt) == [1, 2, 3, 4, 5, 6]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sparkonce
-from sparkonce.errors import InvalidInput, LibraryMissing
+from sparkonce.errors import InvalidInput, LibraryMissing, WriterFenced
 from sparkonce.lanes.kafka_log import POSITION_LIMIT, KafkaLog
-from sparkonce.lanes.kafka_topic import KafkaMark, KafkaTopic
+from sparkonce.lanes.kafka_topic import KafkaMark, KafkaTopic, MarkFound, TopicFacts, _mark
 from sparkonce.lanes.naming import position_text
+from sparkonce.lanes.sender import WriterOptions
+from sparkonce.lanes.writer import Writer
 
 URL = "kafka://127.0.0.1:1,[::1]:2/orders"
 
@@ -106,3 +111,86 @@ def test_a_mark_fits_into_what_brokers_keep() -> None:
     )
     assert len(mark.text().encode()) <= 4096
     assert KafkaMark.model_validate_json(mark.text()) == mark
+
+
+class LossyBroker:
+    """Takes the commits of the newest producer of a transactional id, and loses the answer to one of them."""
+
+    def __init__(self) -> None:
+        self.epoch, self.rows = 0, list[bytes]()
+        self.mark: KafkaMark | None = None
+        self.loses = False
+        self.before_it_is_asked_again: Callable[[], object] = lambda: None
+
+    def producer(self) -> Any:
+        return LossyProducer(self)
+
+    def found(self) -> MarkFound | None:
+        return None if self.mark is None else MarkFound(0, self.mark)
+
+
+class LossyProducer:
+    def __init__(self, broker: LossyBroker) -> None:
+        self._broker, self._done = broker, False
+        self._rows: list[bytes] = []
+        self._mark: Any = None
+
+    def init_transactions(self, _: float) -> None:
+        self._broker.epoch += 1
+        self._epoch = self._broker.epoch
+
+    def begin_transaction(self) -> None:
+        self._rows, self._mark, self._done = [], None, False
+
+    def produce(self, _: str, value: bytes, *, on_delivery: Callable[..., None], **__: Any) -> None:
+        self._rows.append(value)
+        on_delivery(None, SimpleNamespace(offset=lambda: len(self._broker.rows) + len(self._rows)))
+
+    def poll(self, _: float) -> int:
+        return 0
+
+    flush = poll
+
+    def send_offsets_to_transaction(self, offsets: Any, *_: Any) -> None:
+        self._mark = _mark("tap", offsets[0].metadata)
+
+    def commit_transaction(self, _: float) -> None:
+        broker = self._broker
+        if self._epoch != broker.epoch:
+            raise KafkaException(KafkaError(KafkaError._FENCED, "a newer producer", True))
+        if not self._done:
+            broker.rows += self._rows
+            broker.mark, self._done = self._mark, True
+        if broker.loses:
+            broker.loses = False
+            broker.before_it_is_asked_again()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False, True))
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_commit_without_an_answer_is_decided_by_the_mark_when_a_successor_has_come(
+    monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """Whoever comes next fences the producer. Rows that had landed before are acknowledged, with their place; others are refused."""
+    broker = LossyBroker()
+    consumer = SimpleNamespace(consumer_group_metadata=lambda: None)
+    for name, answer in {
+        "facts": TopicFacts(1, 1_000_000, frozenset({"delete"})),
+        "consumer": consumer,
+        "stamped_mark": (None, True),
+        "columns_at": "",
+    }.items():
+        monkeypatch.setattr(KafkaTopic, name, lambda *_, answer=answer, **__: answer)
+    monkeypatch.setattr(KafkaTopic, "producer", lambda *_: broker.producer())
+    monkeypatch.setattr(KafkaTopic, "committed_mark", lambda *_, **__: broker.found())
+    writer = Writer(KafkaLog(URL, "tap"), WriterOptions(linger=0.0))
+    writer.append({"n": 1}, position=1).result(10)
+    broker.loses = landed
+    if landed:
+        broker.before_it_is_asked_again = lambda: KafkaLog(URL, "tap").acquire()
+        assert writer.append({"n": 2}, position=2).result(10).position == 2
+    else:
+        KafkaLog(URL, "tap").acquire()
+        with pytest.raises(WriterFenced):
+            writer.append({"n": 2}, position=2).result(10)
+    assert len(broker.rows) == 1 + landed

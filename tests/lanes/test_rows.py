@@ -19,6 +19,7 @@ from sparkonce.lanes.rows import arrow_of, arrow_schema, joined, parquet_of, spa
 
 NONE = pa.schema([])
 UTC = dt.UTC
+DAY = dt.date(2026, 1, 1)
 
 KEPT: dict[str, tuple[Any, Any]] = {
     # what is given -> what a file has
@@ -237,3 +238,25 @@ def test_a_stranger_cannot_make_a_writer_read_what_is_no_json(tmp_path: Path) ->
         sparkonce.SparkonceError, match=r"^the position of the lane 'tap' after number 1 is not JSON; restore"
     ):
         sparkonce.writer(tmp_path / "t", name="tap")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [DAY, dt.datetime.combine(DAY, dt.time(23, 59, 59))],
+        [dt.datetime(2026, 1, 1, 5, tzinfo=dt.timezone(dt.timedelta(hours=2))), dt.datetime.combine(DAY, dt.time(5))],
+        ["x", b"x"],
+        [1.5, True],
+        [[DAY], [dt.datetime.combine(DAY, dt.time(23))]],
+        [{"at": DAY}, {"at": dt.datetime.combine(DAY, dt.time(23))}],
+    ],
+    ids=str,
+)
+def test_values_of_two_types_are_refused_in_a_new_column_too(values: list[Any]) -> None:
+    """Arrow takes the type of the first ones and converts the others, without a word about what it drops."""
+    given = [{"value": each} for each in values]
+    with pytest.raises(InvalidInput, match="column value cannot be written"):
+        arrow_of(given, NONE)
+    known = pa.schema([pa.field("value", pa.array(values[:1]).type)])
+    with pytest.raises(InvalidInput, match=r"column value is .* in this lane"):
+        arrow_of(given, known)

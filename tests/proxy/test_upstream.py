@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -181,5 +182,46 @@ def test_a_client_that_leaves_within_its_body_ends_the_request() -> None:
             await asyncio.wait_for(wire.closed.wait(), 20.0)  # before the upstream itself ends
         assert wire.got.endswith(b"part ")
         assert sent.messages == []
+
+    asyncio.run(play())
+
+
+class Sessions:
+    """A service that sets a cookie with each answer, and says which one it was sent and by whom."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+        fields = {name.lower(): value for name, value in fields.items()}
+        self.seen.append((fields.get("x-user", ""), fields.get("cookie", "")))
+        body = gzip.compress(b"main has changed")
+        writer.write(
+            b"HTTP/1.1 409 Conflict\r\nSet-Cookie: sid=of-%s; Path=/\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+            % (fields.get("x-user", "").encode("latin-1"), len(body))
+            + body
+        )
+        await writer.drain()
+        writer.close()
+
+
+def test_requests_of_its_own_carry_nothing_of_another_caller() -> None:
+    """A session that a service opened for one caller is not sent with another's requests. The answer's body is decoded, and its headers do
+    not call it encoded; values outside of ASCII are sent as they came."""
+
+    async def play() -> None:
+        sessions = Sessions()
+        server = await asyncio.start_server(sessions, "127.0.0.1", 0)
+        host = "{}:{}".format(*server.sockets[0].getsockname())
+        async with server:
+            upstream = Upstream(f"http://{host}", timeout=20.0)
+            for user in ("alice", "Jos\xe9"):
+                reply = await upstream.ask("GET", "/", [("x-user", user)])
+                assert reply is not None
+                assert (reply.status, reply.body) == (409, b"main has changed")
+                assert not {"content-encoding", "content-length"} & {name for name, _ in reply.headers}
+        assert sessions.seen == [("alice", ""), ("Jos\xe9", "")]
 
     asyncio.run(play())

@@ -22,9 +22,11 @@ from harness.postgres import server
 from sparkonce.asgi import IdempotencyMiddleware, KeyedRequest, NotDone, Reply, Scope, Unknown
 from sparkonce.errors import InvalidInput, StoreUnavailable, StoreUnusable
 from sparkonce.replies.exchange import iso_duration
+from sparkonce.replies.ledger import rules
 from sparkonce.replies.ledger.memory import MemoryReplies
 from sparkonce.replies.open import open_replies
-from sparkonce.replies.protocol import ReplyLedger, Reservation, WriteOutcome
+from sparkonce.replies.policy import ReplyPolicy
+from sparkonce.replies.protocol import ReplyLedger, ReplyRecord, Reservation, StoreTime, WriteOutcome
 
 
 def short() -> float:
@@ -557,6 +559,31 @@ def test_a_service_cannot_ask_for_credentials_to_be_kept() -> None:
     for name in ("set-cookie", "Authorization", "content-length", "a b"):
         with pytest.raises(InvalidInput, match="cannot be kept"):
             IdempotencyMiddleware(Service(), store="memory:", headers=[name])
+
+
+def test_headers_that_are_not_kept_take_no_room_of_those_that_are() -> None:
+    """A service sends its cookies first: without its type and encoding the body would be bytes that nobody can read."""
+    cookies = tuple(("set-cookie", "c" * 3900) for _ in range(3))
+    reply = Reply(201, (*cookies, ("content-type", "application/json"), ("content-encoding", "gzip")), b"\x1f\x8b")
+    kept = ReplyPolicy(headers=("content-type", "content-encoding")).kept(reply)
+    assert kept.headers == (("content-type", "application/json"), ("content-encoding", "gzip"))
+
+
+@pytest.mark.parametrize("step", [-0.2, -9.9, 0.0, 9.9])
+def test_a_clock_that_goes_back_by_less_than_a_lease_ends_no_claim(step: float) -> None:
+    """As a database's after a correction, or a standby's that takes over: a claim that has just been made would run twice."""
+    claim = ReplyRecord(
+        caller="c",
+        fingerprint="f" * 64,
+        nonce="n",
+        takeovers=0,
+        reserved_at=0.0,
+        expires_at=1e9,
+        lease=10.0,
+        lease_until=110.0,
+    )
+    assert rules.left(claim, StoreTime(now=100.0 + step, ticks=100.0 + step)) > 0
+    assert rules.left(claim, StoreTime(now=89.0, ticks=89.0)) == 0, "it was made before the machine started"
 
 
 def test_r43_a_large_answer_is_sent_whole_and_replayed_by_reference(url: str | ReplyLedger) -> None:

@@ -519,3 +519,15 @@ def test_a_long_overwrite_of_partitions(lake: SlotLake) -> None:
     for _ in range(2):
         assert lake.rows() == {"extra": [1]} | {f"d{number}": [-number] for number in range(40)}
         run(write_snapshot(lake.objects, after=0))
+
+
+def test_a_commit_that_is_there_stays_one_whatever_the_table_is_now(tmp_path: Path) -> None:
+    """A reply was lost, and another key has added rows without partitions since: the same commit is answered as it was."""
+    lake = SlotLake(tmp_path)
+    lake.partition_by = ("day",)
+    sink = lake.sink(PARTITIONS)
+    slot = lake.stage(sink, A, days(mon=1))
+    assert isinstance(run(sink.commit(A, slot)), Committed)
+    lake.partition_by = ()
+    lake.write(B, None, days(tue=2))
+    assert isinstance(run(sink.commit(A, slot)), Committed)

@@ -142,9 +142,10 @@ def _address(store: IdempotencyStore, text: str) -> tuple[Address, str | None]:
     except InvalidInput:
         if _HASH.fullmatch(text):
             return Address(realm=prepare.REALM, key_hash=text), None
-        address = (
-            Address(realm=prepare.REALM, key_hash=explicit(text, prepare.REALM).key_hash) if text.isascii() else None
-        )
+        try:
+            address = Address(realm=prepare.REALM, key_hash=explicit(text, prepare.REALM).key_hash)
+        except ValueError:  # no key is spelled so
+            address = None
         if address is None or not run(store.events(address)):
             raise
         return address, text

@@ -52,6 +52,8 @@ async def find(store: IdempotencyStore, text: str) -> Record:
     """Finds a record by its key or a prefix of its hash.
 
     Raises: InvalidInput: none, or several. RecordUnreadable: the record exists and does not parse."""
+    if not text:
+        raise InvalidInput("the key is empty, which every hash begins with; `sparkonce keys list` shows keys")
     found: list[Record] = []
     unreadable: list[tuple[Address, str]] = []
     after: str | None = ""

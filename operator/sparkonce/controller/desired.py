@@ -207,6 +207,8 @@ class DesiredReader:
             read = Desired.of(body, realm=self._realm_of(ref.namespace))
         except (SparkonceError, ValueError) as problem:
             read = Invalid(ref=ref, generation=generation, message=str(problem))
+        except RecursionError:
+            read = Invalid(ref=ref, generation=generation, message="it is nested too deeply")
         self._kept[at] = read
         if len(self._kept) > self._size:
             self._kept.popitem(last=False)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sparkonce.attempt.decide import Policy
-from sparkonce.errors import RecordTooNew, RecordUnreadable
+from sparkonce.errors import SparkonceError, StoreUnavailable
 from sparkonce.launch.kubeflow.sweep import FoundApplication, list_of, remove
 from sparkonce.launch.kubernetes import Kubernetes
 from sparkonce.launch.protocol import Launcher
@@ -50,8 +50,10 @@ class GarbageCollection:
     async def sweep(self) -> None:
         """Removes what is due. Call after `relist`, and never while the rewind alarm of all realms is raised."""
         if self.leads():
-            await self.applications()
-            await self.purge()
+            try:
+                await self.applications()
+            finally:  # records of all namespaces expire, whatever applications cannot be listed
+                await self.purge()
 
     async def applications(self) -> None:
         """Removes applications of ended generations after applicationTTL. Never stops an attempt of a running generation: that is its
@@ -65,8 +67,12 @@ class GarbageCollection:
                 if found.address not in records:
                     records[found.address] = (await self.store.load(found.address)).record
                 await self._application(found, records[found.address], now)
-            except (RecordTooNew, RecordUnreadable) as problem:
-                log.warning("%s", problem)
+            except StoreUnavailable:
+                raise
+            except (
+                SparkonceError
+            ) as problem:  # of this application alone: a policy of its namespace, its annotations, its record
+                log.warning("application %s: %s", found.name, problem)
 
     async def _application(self, found: FoundApplication, record: Record | None, now: float) -> None:
         if record is None:

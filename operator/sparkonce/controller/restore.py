@@ -2,7 +2,8 @@
 
 Run by `sparkonce doctor accept-restore` while the operators' rewind alarm is raised, or while no operator runs. May be repeated after any
 crash: rebuilding is idempotent, and the epoch is raised last. A key without an application is not rebuilt: its objects expire, and a job
-that is sent again finds its earlier commits in its outputs. Source: docs/design.md, section 4.
+that is sent again finds its earlier commits in its outputs. Whoever may create applications in a namespace may write anything into one, so
+an application is evidence of the realm of its own namespace alone, as a status is. Source: docs/design.md, section 4.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from sparkonce.controller.desired import Desired, DesiredReader
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.rewind_guard import OUTSIDE, Witness, implausible
+from sparkonce.launch.kubeflow.labels import as_map
 from sparkonce.launch.kubeflow.sweep import FoundApplication, found_of, handed_assignment
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Kubernetes
 from sparkonce.model import identity
@@ -85,9 +87,19 @@ def _see(
     found = found_of(body, install)
     if found is None or found.settle_run is not None:
         return  # not of this install, or a settle run
+    if found.namespace != found.address.realm:
+        return  # it speaks of another namespace's key
     before = newest.get(found.address)
     if before is None or (before[0].generation, before[0].attempt) < (found.generation, found.attempt):
-        newest[found.address] = found, handed_assignment(body)
+        handed = handed_assignment(body)
+        newest[found.address] = found, handed if handed is not None and _is_its_own(handed, found) else None
+
+
+def _is_its_own(handed: Assignment, found: FoundApplication) -> bool:
+    """Whether the driver's assignment is that of this application, for a job in its namespace: it is launched where its job says."""
+    names = ("install", "realm", "key_hash", "generation", "attempt", "nonce", "fingerprint")
+    where = as_map(handed.spec.job.get("metadata")).get("namespace")
+    return where == found.namespace and all(getattr(handed, name) == getattr(found.assignment, name) for name in names)
 
 
 def _shown(found: FoundApplication, assignment: Assignment | None, jobs: Sequence[Desired]) -> NewestAttempt:

@@ -108,7 +108,7 @@ class JobStatusWriter:
 
     async def _report(self, reading: KeyReading, view: ObjectView, desired: Desired | None) -> None:
         placed = reading.plan.of(view.uid)
-        trouble = self._trouble(reading, desired)
+        trouble = self._trouble(reading, view, desired)
         lasts = placed.relation not in _SOON or trouble is not None or was_unanswered(view)
         if placed.relation in _SILENT or not lasts:
             return
@@ -138,10 +138,12 @@ class JobStatusWriter:
 
         await self._write(view, status_of, on_written=lambda old, new: self._count(reading, old, new))
 
-    def _trouble(self, reading: KeyReading, desired: Desired | None) -> Trouble | None:
+    def _trouble(self, reading: KeyReading, view: ObjectView, desired: Desired | None) -> Trouble | None:
         if reading.trouble:
             return Trouble("Trouble", reading.trouble)
-        return self._refused.get(desired.address) if desired is not None and reading.view.record is None else None
+        opening = reading.plan.opening
+        opens = reading.view.record is None or (opening is not None and opening.uid == view.uid)
+        return self._refused.get(desired.address) if desired is not None and opens else None
 
     async def _write(
         self,
@@ -235,7 +237,7 @@ class JobStatusWriter:
         """Deletes objects whose ttlSecondsAfterFinished has passed. Called after their statuses show the end. Returns the seconds until the
         next is due, or None."""
         record = reading.view.record
-        if record is not None:
+        if record is not None and reading.plan.opening is None:
             self._refused.pop(record.address, None)
         if record is None or record.state is not State.FINALIZED or record.finalized_at is None:
             return None

@@ -128,6 +128,11 @@ class WorkQueue(Generic[K]):
         return max((self._clock() - since for since in self._processing.values()), default=0.0)
 
     def _push(self, key: K) -> None:
+        if len(self._heap) > 2 * len(self._dirty) + 64:  # most entries are stale: of keys that were due later at first
+            self._heap = [
+                (*self._dirty[each], each) for each in self._dirty if each not in self._processing and each != key
+            ]
+            heapq.heapify(self._heap)
         heapq.heappush(self._heap, (*self._dirty[key], key))  # the tie-breakers differ, so keys are never compared
         self._changed.set()
 

@@ -452,8 +452,11 @@ class Call:
         self.writer, self._original = writer, original
         self._bound = inspect.signature(original).bind(writer, *arguments, **named)
         given = dict(self._bound.arguments)
-        self.given: dict[str, Any] = {**given, **given.pop("options", {})}
+        options = given.pop("options", {})
+        self.given: dict[str, Any] = {**given, **options}
         """The arguments by name, its options among them."""
+        self.options = {str(name).lower(): _text(value) for name, value in options.items() if value is not None}
+        """The options that it gives itself, which its writer gets inside the call only, by their names in lower case."""
         self.name = str(original.__name__)
 
     def run(self) -> Any:
@@ -477,8 +480,9 @@ def take_write(
     form = form or str(given.get("format") or jvm.source()).lower()
     by_table = path is None or form in TABLES
     named_so = table if path is None else path if form == "iceberg" else f"{form}.`{path}`"
+    options = {**options_of(jvm), **call.options}
     for option, why in _OWN.items() if by_table else ():
-        if given.get(option) is not None or _option(writer, option) is not None:
+        if option.lower() in options:
             at = Target(session=writer._spark, table=named_so)  # noqa: SLF001 - see above
             return block.refuse(f"a write with its own {option}, {why}", call.run, target=at)
     into = given.get("overwrite") if "tableName" in given else None  # of insertInto
@@ -491,8 +495,8 @@ def take_write(
         mode=_MODES.get(mode, mode),
         path=path,
         partition_by=tuple(map(str, columns)),
-        options=tuple(options_of(jvm)),
-        dynamic=bool(columns) and _partition_mode(writer) == "dynamic",
+        options=tuple(options),
+        dynamic=bool(columns) and _partition_mode(writer, options) == "dynamic",
         append=call.append,
         **made,
     )
@@ -533,9 +537,14 @@ def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callab
     )
 
 
-def _partition_mode(writer: Any) -> str:
+def _text(value: Any) -> str:
+    """An option's value as PySpark hands it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _partition_mode(writer: Any, options: Mapping[str, str]) -> str:
     """Which rows of a partitioned folder mode overwrite replaces: the writer's own option comes before the session's setting."""
-    asked = _option(writer, "partitionOverwriteMode")
+    asked = options.get("partitionoverwritemode")
     setting = writer._spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")  # noqa: SLF001 - see `take_write`
     return str(asked if asked is not None else setting).lower()
 

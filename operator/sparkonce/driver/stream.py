@@ -145,6 +145,8 @@ class Batch:
     ) -> None:
         self.number, self._plan, self._places, self._open_all = number, plan, places, open_all
         self._written: set[str] = set()
+        self.broken: set[str] = set()
+        """Outputs whose write has not succeeded."""
 
     def write(
         self, frame: DataFrame, output: str, *, partition_by: Sequence[str] = (), merge_schema: bool = False
@@ -163,8 +165,11 @@ class Batch:
         if output in self._written:
             raise InvalidInput(f"output {output!r} is written twice in batch {self.number}; union the DataFrames first")
         self._written.add(output)
+        self.broken.add(output)
         options = WriteOptions(partition_by=tuple(partition_by), merge_schema=merge_schema)
-        return place.write(self.number, self._plan, frame, options, before=self._open_all)
+        written = place.write(self.number, self._plan, frame, options, before=self._open_all)
+        self.broken.discard(output)
+        return written
 
 
 class _Run:
@@ -251,7 +256,13 @@ class _Run:
                 for place in missing:
                     place.open()
 
-            self._function(Batch(number, plan, self._places, open_all), frame)
+            batch = Batch(number, plan, self._places, open_all)
+            self._function(batch, frame)
+            if batch.broken:
+                raise InvalidInput(
+                    f"the write of {', '.join(sorted(batch.broken))} failed in batch {number}, and the function went on; let the error "
+                    "end it, so that the batch is run again"
+                )
             open_all()
             for place in missing:
                 place.fill(number, plan)

@@ -9,6 +9,7 @@ Nothing is retried or cached here: the caller that gets ApiUnavailable must deci
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -49,10 +50,16 @@ class Expired(ApiUnavailable):
     """410: the version to continue from is no longer available; list again."""
 
 
+NESTED = 12_000
+"""Python's limit of recursion in a process with a client: an API server takes JSON of 10,000 levels."""
+
+
 class ApiClient:
     """Implements `Kubernetes`. One per process and event loop."""
 
     def __init__(self, login: KubeLogin, *, limits: Limits | None = None, on_call: OnCall | None = None) -> None:
+        # kopf and this client parse what any tenant has stored: a RecursionError would end the watch and each list for all.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), NESTED))
         self._limits = limits or Limits()
         self._transport = Transport(login, self._limits)
         self._on_call = on_call

@@ -284,6 +284,8 @@ class KafkaLog:
                 self._owned.commit_transaction(REQUEST)
         except TransactionRefused:
             self._fenced = FENCED
+            if self._open is place:  # a commit before may have taken effect, and its answer was lost
+                return self._decided(place, self._committed())
             return AppendOutcome(AppendKind.FENCED, why=self._fenced)
         except TransactionLost:
             self._lost = True
@@ -297,7 +299,10 @@ class KafkaLog:
 
     def abandon(self, place: LanePlace) -> AppendOutcome:
         self._fenced = FENCED if self._lost else "a commit had no answer in time"
-        found = self._ended()
+        return self._decided(place, self._ended())
+
+    def _decided(self, place: LanePlace, found: MarkFound | None) -> AppendOutcome:
+        """Whether a place whose commit was sent is in the log, by the lane's mark once nothing of this writer is open."""
         mark = found.mark if found is not None else None
         if mark is not None and mark.epoch == self._mark.epoch and mark.last >= place.last:
             return self._in_log(place, mark)

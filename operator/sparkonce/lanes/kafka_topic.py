@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class TransactionRefused(Exception):
-    """Another producer has the lane's transactional id. Nothing of the open transaction is or will be committed."""
+    """Another producer has the lane's transactional id. The open transaction is not committed, unless a commit that was sent before is."""
 
 
 class TransactionLost(OutputUnavailable):

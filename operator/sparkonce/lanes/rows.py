@@ -153,12 +153,13 @@ def _column(name: str, values: Sequence[Any], known: pa.DataType | None) -> pa.A
 
     inferred: pa.Array[Any] | None = None
     try:
-        if known is None:
-            return pa.array(values)  # type: ignore[no-any-return]
+        if known is None:  # the first values give the type, and Arrow converts the others
+            found: Any = pa.array(values)
+            if not all(_same(one, other) for one, other in zip(found.to_pylist(), values, strict=True)):
+                raise ValueError(f"as {found.type}, which its first values are, others of them would change")
+            return found  # type: ignore[no-any-return]
         with suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
             inferred = pa.array(values)
-            if inferred.type == known:
-                return inferred
         column: Any = pa.array([_pairs(value, known) for value in values], type=known)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         into = "" if known is None else f", and the lane has it as {known}"

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 
 import httpcore
@@ -45,6 +46,8 @@ _HOP = frozenset({
     b"transfer-encoding", b"upgrade",
 })  # fmt: skip
 """Headers of one connection (RFC 9110, section 7.6.1)."""
+_OF_ENCODED = frozenset({"content-encoding", "content-length"})
+"""Headers of a body as it was sent; httpx decodes it."""
 _OWN = _HOP | {b"host", b"content-length", b"accept-encoding"}
 """Headers that a request of the proxy's own has its own of."""
 
@@ -164,7 +167,9 @@ class Upstream:
         self._single = httpcore.AsyncConnectionPool(trusted, max_connections=connections, max_keepalive_connections=0)
         single = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
         within = httpx.Timeout(timeout, connect=CONNECTS, pool=CONNECTS)
-        self._own = httpx.AsyncClient(timeout=within, limits=single, verify=trusted, trust_env=False)
+        # Without a jar of its own, httpx would send one caller's cookies with another's requests.
+        none = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        self._own = httpx.AsyncClient(timeout=within, limits=single, verify=trusted, trust_env=False, cookies=none)
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
         """Raises: Refusal: the upstream was not reached."""
@@ -257,7 +262,8 @@ class Upstream:
         whether the request arrived is not known.
 
         `path`: as it is sent, with its query. `headers`: names in lower case; those of one connection are left out."""
-        sent = [(name, value) for name, value in headers if name.encode() not in _OWN]
+        sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        sent = [each for each in sent if each[0] not in _OWN]
         request = self._own.build_request(method, self._base + path, headers=sent, content=body)
         read = bytearray()
         try:
@@ -269,7 +275,9 @@ class Upstream:
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
             LOG.warning("the upstream did not answer a %s of the proxy's own: %s", method, error)
             return None
-        kept = [(name.lower(), value) for name, value in answer.headers.items()]
+        kept = [
+            (name.lower(), value) for name, value in answer.headers.multi_items() if name.lower() not in _OF_ENCODED
+        ]
         return Reply(answer.status_code, tuple(kept), bytes(read))
 
 

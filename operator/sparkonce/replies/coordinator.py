@@ -51,7 +51,7 @@ PURGES = 60.0
 PURGED = 1000
 """Answers that one transaction removes."""
 INSISTING = 1000
-"""Unanswered writes that are repeated in the background; beyond this number the lease's end decides."""
+"""Unanswered reservations that are given back in the background; beyond this number the lease's end decides."""
 
 
 class NotDone:
@@ -136,7 +136,6 @@ class ReplyCoordinator:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._giving_back: set[asyncio.Task[Any]] = set()
         """Tasks that free keys for which nothing ran: nothing is lost by their end but time."""
-        self._insisting = 0
         self._purged_at = time.monotonic()
 
     async def answer(self, request: KeyedRequest, effect: Effect) -> Response:
@@ -386,15 +385,9 @@ class ReplyCoordinator:
         self._followers.settled(key)
 
     def _insist(self, verb: Callable[[], Awaitable[Any]], *, among: set[asyncio.Task[Any]] | None = None) -> None:
-        if self._insisting >= INSISTING:
+        if among is not None and len(among) >= INSISTING:  # the others are as many as requests that ran
             return
-        self._insisting += 1
-        task = self._spawn(self._until_answered(verb), among=among)
-
-        def ended(_: asyncio.Task[Any]) -> None:
-            self._insisting -= 1
-
-        task.add_done_callback(ended)
+        self._spawn(self._until_answered(verb), among=among)
 
     async def _until_answered(self, verb: Callable[[], Awaitable[T]]) -> T | None:
         """Repeats a verb for a lifetime at most. None: the answer was an error, which is logged."""

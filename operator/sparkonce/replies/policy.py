@@ -200,9 +200,10 @@ class ReplyPolicy:
         headers: list[tuple[str, str]] = []
         room = self.max_header_bytes
         for name, value in reply.headers:
-            room -= len(name) + len(value)
-            if name in self.headers and room >= 0 and is_header(name, value):
-                headers.append((name, value))
+            if name in self.headers and is_header(name, value):
+                room -= len(name) + len(value)
+                if room >= 0:
+                    headers.append((name, value))
         if reply.omitted or len(reply.body) > self.max_response_bytes:
             return Reply(reply.status, tuple(headers), b"", reply.omitted or len(reply.body))
         return replace(reply, headers=tuple(headers))

@@ -15,6 +15,7 @@ A folder therefore holds the rows of one tuple of values, and a name stands for 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -91,6 +92,11 @@ def text(column: Column, kind: DataType) -> Column:
     if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
         return F.collate(column, "UTF8_BINARY")  # texts that a collation calls equal differ
     return column.cast("string")
+
+
+def single(text: str) -> float:
+    """The value of a text of Spark's type float, whose nearest double is another number than the one in the table."""
+    return float(struct.unpack("<f", struct.pack("<f", float(text)))[0])
 
 
 def quoted(name: str) -> str:

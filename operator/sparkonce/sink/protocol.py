@@ -314,6 +314,8 @@ class Slot(Value):
     table: str | None = None
     """Identity of the table that it was staged for (Delta, Iceberg): a table that was dropped and recreated is
     another one, to which a sealed slot is never rolled forward."""
+    spec_id: int | None = None
+    """Of the partition spec that its files were staged for (Iceberg); None: a table without columns, or a slot of an earlier release."""
     partition_by: tuple[str, ...] | None = None
     """Partition columns, which are in folder names and not in the files, where a commit must list them (Delta)."""
     merge_schema: bool | None = None

@@ -152,7 +152,8 @@ class ScriptWrites:
         where = str(place)
         self._in_order(kind, where, statement.session)
         created = self._begun(name, statement.write) if name not in self._blocks else False
-        return self._blocks[name].statement(self._as_to_run(statement, str(place), created=created))
+        block, to_run = self._blocks[name], self._as_to_run(statement, str(place), created=created)
+        return permanently(self._fail, lambda: block.statement(to_run))
 
     def _undeclared_table(self, kind: str, place: str | None, statement: Statement) -> Any:
         """A write of a table that is no output's, and of another kind than Iceberg if it exists."""
@@ -629,7 +630,8 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
             if paths is None:  # `option("path", ...).load()`
                 paths = options_of(self._jreader).get("path")
             paths = [paths] if isinstance(paths, str) else paths
-            parquet = original.__name__ == "parquet" or (given.get("format") or self._jreader.source()) == "parquet"
+            form = str(given.get("format") or self._jreader.source()).lower()
+            parquet = original.__name__ == "parquet" or form == "parquet"
             if not parquet or not paths or not all(isinstance(path, str) for path in paths):
                 return original(self, *arguments, **named)
             reader = self if given.get("schema") is None else self.schema(given["schema"])

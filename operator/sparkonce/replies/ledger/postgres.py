@@ -62,10 +62,10 @@ STATEMENTS: dict[str, LiteralString] = META_STATEMENTS | {
     "remove": "DELETE FROM replies" + _AS_SEEN,  # noqa: S608 - of constants
     "purge": """
         DELETE FROM replies
-        WHERE expires_at <= %(now)s AND (status IS NOT NULL OR lease_until <= %(ticks)s OR lease_until > %(ticks)s + lease)
+        WHERE expires_at <= %(now)s AND (status IS NOT NULL OR lease_until <= %(ticks)s OR lease_until > %(ticks)s + 2 * lease)
             AND key IN (
                 SELECT key FROM replies
-                WHERE expires_at <= %(now)s AND (status IS NOT NULL OR lease_until <= %(ticks)s OR lease_until > %(ticks)s + lease)
+                WHERE expires_at <= %(now)s AND (status IS NOT NULL OR lease_until <= %(ticks)s OR lease_until > %(ticks)s + 2 * lease)
                 ORDER BY expires_at LIMIT %(at_most)s FOR UPDATE SKIP LOCKED
             )
         RETURNING key

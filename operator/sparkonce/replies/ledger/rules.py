@@ -23,9 +23,10 @@ ReplyWrite = ReplyRecord | Removal | None
 
 
 def left(record: ReplyRecord, time: StoreTime) -> float:
-    """Seconds until the claim ends; 0 if it has. One that would end later than a lease from now was made before the machine started."""
+    """Seconds until the claim ends; 0 if it has. One that would end later than two leases from now was made before the machine started; a
+    ledger's clock may go back by less than one."""
     rest = record.lease_until - time.ticks
-    return 0.0 if rest > record.lease or record.reply is not None else max(0.0, rest)
+    return 0.0 if rest > 2 * record.lease or record.reply is not None else max(0.0, rest)
 
 
 def expired(record: ReplyRecord, time: StoreTime) -> bool:

@@ -44,7 +44,7 @@ STATEMENTS = META_STATEMENTS | {
     "purge": """
         DELETE FROM replies WHERE key IN (
             SELECT key FROM replies
-            WHERE expires_at <= :now AND (status IS NOT NULL OR lease_until <= :ticks OR lease_until > :ticks + lease)
+            WHERE expires_at <= :now AND (status IS NOT NULL OR lease_until <= :ticks OR lease_until > :ticks + 2 * lease)
             ORDER BY expires_at LIMIT :at_most
         ) RETURNING key
     """,

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from sparkonce.sink import groups
+from sparkonce.sink.groups import single
 from sparkonce.sink.protocol import DataFile, SeriesPlace, SinkKey
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def value_text(value: Any) -> str | None:
         case float():
             return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value))
         case dt.datetime():
-            return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+            return value.replace(tzinfo=None).isoformat(" ", "microseconds")  # strftime does not pad the year
         case dt.date():
             return value.isoformat()
         case bytes():
@@ -255,7 +256,7 @@ def typed(text: str | None, kind: str) -> Any:
         if kind == "boolean":
             return text.lower()
         if kind in ("float", "double"):
-            return "NaN" if text == "NaN" else float(text)
+            return "NaN" if text == "NaN" else single(text) if kind == "float" else float(text)
         if kind.startswith("decimal"):
             return Decimal(text)
         if kind.startswith("timestamp"):

@@ -31,6 +31,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+from pyiceberg.types import DoubleType
 from pyiceberg.utils.config import Config
 
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsafe, SparkonceError
@@ -38,6 +39,7 @@ from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsafe, Spar
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 FORMAT = "2"
 """The format version that pyiceberg writes; it only reads version 3."""
@@ -125,7 +127,9 @@ class CatalogTable:
         """
         with asking(f"cannot load the table {self.uri}"):
             try:
-                return self.catalog.load_table(self.identifier)
+                table = self.catalog.load_table(self.identifier)
+                _read_exactly(table.metadata)
+                return table
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
 
@@ -203,3 +207,18 @@ class CatalogTable:
                     # Created by another process, or by us with a lost reply: it only has to exist.
                     if not self.catalog.namespace_exists(part):
                         raise
+
+
+def _read_exactly(metadata: TableMetadata) -> None:
+    """pyiceberg 0.12.0's fast decoder reads doubles in single precision, and it writes a manifest anew with what it has read: partitions by
+    a double, of other writers too, would get other values. The slower one, for this process from now on, reads them as they are."""
+    from pyiceberg.avro import file
+    from pyiceberg.avro.decoder import StreamingBinaryDecoder
+
+    kinds = []
+    for schema in metadata.schemas:
+        for source in {field.source_id for spec in metadata.partition_specs for field in spec.fields}:
+            with contextlib.suppress(ValueError):  # of a column that this schema does not have
+                kinds.append(schema.find_type(source))
+    if any(isinstance(kind, DoubleType) for kind in kinds):
+        file.new_decoder = StreamingBinaryDecoder  # type: ignore[attr-defined,assignment] # a function of the same argument

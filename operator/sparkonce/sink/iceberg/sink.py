@@ -249,6 +249,7 @@ class IcebergTableSink:
                 place=self.place,
                 data_schema=data_schema,
                 table=str(view.table.metadata.table_uuid),
+                spec_id=view.table.metadata.default_spec_id if view.table.schema().fields else None,
                 partition_by=options.partition_by or None,
                 merge_schema=options.merge_schema or None,
                 application=written.application,

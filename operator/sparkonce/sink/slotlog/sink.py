@@ -187,7 +187,9 @@ class SlotLogSink:
         by = f"attempt {slot.token}"
         existing = await self._close_below(key, slot.token, lowest=lowest, fingerprint=slot.fingerprint, by=by)
         if existing is None:
-            looked = await self._replacing(key, slot)
+            # A commit that is there already stays what it is, whatever the table is now.
+            known = slot.mode is not None and await self._read(key, slot.token) is not None
+            looked = slot if known else await self._replacing(key, slot)
             if isinstance(looked, str):
                 return Stuck(slot, f"the slot log {self.uri} cannot take it: {looked}")
             existing = await self._fill(key, looked, "sink.slots.create")
