@@ -202,13 +202,10 @@ class DesiredReader:
         if (kept := self._kept.get(at)) is not None:
             self._kept.move_to_end(at)
             return kept
-        read: Desired | Invalid
         try:
-            read = Desired.of(body, realm=self._realm_of(ref.namespace))
-        except (SparkonceError, ValueError) as problem:
+            read: Desired | Invalid = Desired.of(body, realm=self._realm_of(ref.namespace))
+        except (SparkonceError, ValueError, RecursionError) as problem:
             read = Invalid(ref=ref, generation=generation, message=str(problem))
-        except RecursionError:
-            read = Invalid(ref=ref, generation=generation, message="it is nested too deeply")
         self._kept[at] = read
         if len(self._kept) > self._size:
             self._kept.popitem(last=False)

@@ -215,8 +215,7 @@ class Reconciler:
 
     def _knows(self, address: Address) -> bool:
         """Whether our cached record is current: we wrote it last."""
-        ended = self._ended.get(address)
-        return self.drives.get(address) is not None or (ended is not None and ended.result is not None)
+        return self.drives.get(address) is not None or getattr(self._ended.get(address), "result", None) is not None
 
     async def _view(self, address: Address) -> tuple[View, Ended | None]:
         """The key's view: as its drive wrote it last, if driven here, else from the store; and the result, if the key is finalized."""

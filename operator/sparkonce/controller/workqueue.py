@@ -129,12 +129,13 @@ class WorkQueue(Generic[K]):
 
     def _push(self, key: K) -> None:
         if len(self._heap) > 2 * len(self._dirty) + 64:  # most entries are stale: of keys that were due later at first
-            self._heap = [
-                (*self._dirty[each], each) for each in self._dirty if each not in self._processing and each != key
-            ]
-            heapq.heapify(self._heap)
+            self._forget_stale()
         heapq.heappush(self._heap, (*self._dirty[key], key))  # the tie-breakers differ, so keys are never compared
         self._changed.set()
+
+    def _forget_stale(self) -> None:
+        self._heap = [each for each in self._heap if self._dirty.get(each[2]) == each[:2]]
+        heapq.heapify(self._heap)
 
     def _head(self) -> tuple[float, int, K] | None:
         while self._heap and self._dirty.get(self._heap[0][2]) != self._heap[0][:2]:
