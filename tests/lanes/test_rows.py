@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -260,3 +261,22 @@ def test_values_of_two_types_are_refused_in_a_new_column_too(values: list[Any]) 
     known = pa.schema([pa.field("value", pa.array(values[:1]).type)])
     with pytest.raises(InvalidInput, match=r"column value is .* in this lane"):
         arrow_of(given, known)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [np.bool_(True), np.bool_(False)],
+        [np.float32("nan"), np.float32(1.5)],
+        [np.float64("nan"), -0.0],
+        [np.int64(2**40), 1],
+        [np.array([True, False])],
+        [np.datetime64("2026-01-01T05:00:00.000001", "us")],
+    ],
+    ids=str,
+)
+def test_scalars_of_numpy_are_taken_in_a_new_column(values: list[Any]) -> None:
+    """They are equal to what Arrow makes of them, also where they are no number of Python's."""
+    table = arrow_of([{"value": each} for each in values], NONE)
+    assert table.column("value").null_count == 0
+    assert table.num_rows == len(values)

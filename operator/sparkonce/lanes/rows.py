@@ -189,6 +189,8 @@ def _pairs(value: Any, kind: pa.DataType) -> Any:
 
 def _same(written: Any, given: Any) -> bool:
     """Whether a value of Arrow is the one that was given."""
+    if getattr(given, "ndim", None) == 0 and given.dtype.kind in "bf":  # a scalar of numpy
+        given = given.item()
     if isinstance(written, dict):
         if isinstance(given, Mapping):
             return all(_same(written.get(name), given.get(name)) for name in {*written, *given})
