@@ -117,7 +117,7 @@ def test_an_application_that_cannot_be_removed_holds_up_nobody_else(
     assert asyncio.run(world.store.count()) == 0
 
 
-def test_records_expire_while_the_ledger_is_the_only_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outage ends the sweep, which is made again; what it could do is done."""
+def test_a_ledger_that_does_not_answer_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no matter of one application: the sweep is made again."""
     with pytest.raises(StoreUnavailable):
         swept(StoreUnavailable("no answer"), monkeypatch)

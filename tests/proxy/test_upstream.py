@@ -186,10 +186,11 @@ def test_a_client_that_leaves_within_its_body_ends_the_request() -> None:
     asyncio.run(play())
 
 
-class Sessions:
+class Sessions(Wire):
     """A service that sets a cookie with each answer, and says which one it was sent and by whom."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[tuple[str, str]] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -205,6 +206,7 @@ class Sessions:
         )
         await writer.drain()
         writer.close()
+        self.closed.set()
 
 
 def test_requests_of_its_own_carry_nothing_of_another_caller() -> None:
@@ -213,10 +215,7 @@ def test_requests_of_its_own_carry_nothing_of_another_caller() -> None:
 
     async def play() -> None:
         sessions = Sessions()
-        server = await asyncio.start_server(sessions, "127.0.0.1", 0)
-        host = "{}:{}".format(*server.sockets[0].getsockname())
-        async with server:
-            upstream = Upstream(f"http://{host}", timeout=20.0)
+        async with served(sessions) as (upstream, _):
             for user in ("alice", "Jos\xe9"):
                 reply = await upstream.ask("GET", "/", [("x-user", user)])
                 assert reply is not None

@@ -69,9 +69,8 @@ class GarbageCollection:
                 await self._application(found, records[found.address], now)
             except StoreUnavailable:
                 raise
-            except (
-                SparkonceError
-            ) as problem:  # of this application alone: a policy of its namespace, its annotations, its record
+            except SparkonceError as problem:
+                # Of this application alone: a policy of its namespace, its annotations, its record.
                 log.warning("application %s: %s", found.name, problem)
 
     async def _application(self, found: FoundApplication, record: Record | None, now: float) -> None:

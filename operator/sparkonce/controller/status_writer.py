@@ -44,7 +44,7 @@ NO_SLOT = (
     "have not ended; it starts by itself once one of them has"
 )
 NOTED = 10_000
-"""Keys without a record for which it is noted why."""
+"""Keys for which it is noted why they wait."""
 
 
 def was_unanswered(view: ObjectView) -> bool:

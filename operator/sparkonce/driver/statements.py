@@ -449,13 +449,15 @@ class Call:
     """A call of a writer of a DataFrame."""
 
     def __init__(self, original: Callable[..., Any], writer: Any, *arguments: Any, **named: Any) -> None:
+        from pyspark.sql.utils import to_str
+
         self.writer, self._original = writer, original
         self._bound = inspect.signature(original).bind(writer, *arguments, **named)
         given = dict(self._bound.arguments)
         options = given.pop("options", {})
         self.given: dict[str, Any] = {**given, **options}
         """The arguments by name, its options among them."""
-        self.options = {str(name).lower(): _text(value) for name, value in options.items() if value is not None}
+        self.options = {name.lower(): str(to_str(value)) for name, value in options.items() if value is not None}
         """The options that it gives itself, which its writer gets inside the call only, by their names in lower case."""
         self.name = str(original.__name__)
 
@@ -535,11 +537,6 @@ def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callab
         write=write,
         call=call,
     )
-
-
-def _text(value: Any) -> str:
-    """An option's value as PySpark hands it on."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _partition_mode(writer: Any, options: Mapping[str, str]) -> str:

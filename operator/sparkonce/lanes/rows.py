@@ -6,11 +6,12 @@ Arrow infers for them; where the lane has had other types before, they are conve
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from sparkonce.errors import InvalidInput
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 ROW_GROUP = 1_048_576
 """Rows of a row group at most: a batch is small, and one group per file is read fastest."""
+_EXACT = frozenset({bool, int, float, str, bytes, dt.date})
+"""Types of which Arrow keeps each value if a column has no other. Those of all other columns are compared with what was given: Arrow takes
+the type of the first ones, and converts the rest without a word."""
 
 
 def arrow_of(rows: Any, known: pa.Schema) -> pa.Table:
@@ -153,21 +157,26 @@ def _column(name: str, values: Sequence[Any], known: pa.DataType | None) -> pa.A
 
     inferred: pa.Array[Any] | None = None
     try:
-        if known is None:  # the first values give the type, and Arrow converts the others
-            found: Any = pa.array(values)
-            if not all(_same(one, other) for one, other in zip(found.to_pylist(), values, strict=True)):
-                raise ValueError(f"as {found.type}, which its first values are, others of them would change")
-            return found  # type: ignore[no-any-return]
-        with suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
+        with nullcontext() if known is None else suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
             inferred = pa.array(values)
-        column: Any = pa.array([_pairs(value, known) for value in values], type=known)
+        if known is None or (inferred is not None and inferred.type == known):
+            column: Any = inferred
+            kinds = {type(value) for value in values if value is not None}
+            if len(kinds) <= 1 and kinds <= _EXACT:
+                return column  # type: ignore[no-any-return]
+        else:
+            column = pa.array([_pairs(value, known) for value in values], type=known)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         into = "" if known is None else f", and the lane has it as {known}"
         raise InvalidInput(f"column {name} cannot be written{into}: {_first_line(error)}") from None
-    if not all(_same(one, other) for one, other in zip(column.to_pylist(), values, strict=True)):
-        given = f"some of the values are {inferred.type}" if inferred is not None else "some of the values are not"
-        raise InvalidInput(f"column {name} is {known} in this lane, and {given}; convert them, or use another column")
-    return column  # type: ignore[no-any-return]
+    if all(_same(one, other) for one, other in zip(column.to_pylist(), values, strict=True)):
+        return column  # type: ignore[no-any-return]
+    if known is None:
+        raise InvalidInput(
+            f"column {name} cannot be written: as {column.type}, which its first values are, others of them would change"
+        )
+    given = f"some of the values are {inferred.type}" if inferred is not None else "some of the values are not"
+    raise InvalidInput(f"column {name} is {known} in this lane, and {given}; convert them, or use another column")
 
 
 def _pairs(value: Any, kind: pa.DataType) -> Any:

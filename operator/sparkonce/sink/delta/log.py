@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from sparkonce.sink import groups
-from sparkonce.sink.groups import single
 from sparkonce.sink.protocol import DataFile, SeriesPlace, SinkKey
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ def typed(text: str | None, kind: str) -> Any:
         if kind == "boolean":
             return text.lower()
         if kind in ("float", "double"):
-            return "NaN" if text == "NaN" else single(text) if kind == "float" else float(text)
+            return "NaN" if text == "NaN" else groups.single(text) if kind == "float" else float(text)
         if kind.startswith("decimal"):
             return Decimal(text)
         if kind.startswith("timestamp"):

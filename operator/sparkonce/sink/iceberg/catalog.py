@@ -215,9 +215,10 @@ def _read_exactly(metadata: TableMetadata) -> None:
     from pyiceberg.avro import file
     from pyiceberg.avro.decoder import StreamingBinaryDecoder
 
+    sources = {field.source_id for spec in metadata.partition_specs for field in spec.fields}
     kinds = []
     for schema in metadata.schemas:
-        for source in {field.source_id for spec in metadata.partition_specs for field in spec.fields}:
+        for source in sources:
             with contextlib.suppress(ValueError):  # of a column that this schema does not have
                 kinds.append(schema.find_type(source))
     if any(isinstance(kind, DoubleType) for kind in kinds):

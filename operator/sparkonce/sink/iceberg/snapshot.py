@@ -343,14 +343,11 @@ class TableView:
         if (why := self._fit(slot).problem(merge=first or bool(slot.merge_schema))) is not None:
             return f"the table {self.uri} was changed since the rows were staged: {why}; rerun the job"
         # Folders are named after the values of the fields of a spec, in its order: those of another one would be taken for its own.
-        other = not first and slot.spec_id not in (None, metadata.default_spec_id)
-        if not first and slot.partition_by and not other:
-            other = slot.partition_by != identity_columns(self.table.spec(), self.table.schema())
-        return (
-            f"the table {self.uri} was partitioned differently when the rows were staged; rerun the job"
-            if other
-            else None
-        )
+        other_spec = slot.spec_id not in (None, metadata.default_spec_id)
+        columns = identity_columns(self.table.spec(), self.table.schema())
+        if not first and (other_spec or (slot.partition_by and slot.partition_by != columns)):
+            return f"the table {self.uri} was partitioned differently when the rows were staged; rerun the job"
+        return None
 
 
 def closed(slot: Slot, by: str) -> Slot:

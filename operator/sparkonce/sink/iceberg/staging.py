@@ -37,7 +37,6 @@ from pyiceberg.types import (
 )
 
 from sparkonce.sink import groups
-from sparkonce.sink.groups import single
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -126,7 +125,7 @@ def _value(text: str | None, kind: IcebergType) -> Any:
 
 _PARSED: dict[type[IcebergType], Callable[[str], Any]] = {
     BooleanType: lambda text: text == "true",
-    FloatType: single,
+    FloatType: groups.single,
     DoubleType: float,
     DecimalType: Decimal,
     StringType: str,
