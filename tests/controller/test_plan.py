@@ -31,13 +31,25 @@ from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.plan import LatestRequest, Opening, Relation, asked, leader_of, place, plan
 from sparkonce.errors import RecordTooNew
 from sparkonce.model.identity import fingerprint
-from sparkonce.model.record import Bound, HeldReason, NoEffect, Opener, Outcome, Record, Settling, StopWanted, Why
+from sparkonce.model.record import (
+    MOST_OBJECTS,
+    Bound,
+    HeldReason,
+    NoEffect,
+    Opener,
+    Outcome,
+    Record,
+    Settling,
+    StopWanted,
+    Why,
+)
 from sparkonce.model.spec import IdempotentJob, OnDelete, OnMismatch
 from sparkonce.model.validation import InvalidJob
 from sparkonce.store.protocol import View
 
 STATUS = {"ledgerRevision": 5, "epoch": 1, "fingerprint": "A", "requestNumber": 3}
 BOTH = (entry("X"), entry("Y"))
+CROWD = (entry("X"), *(entry(f"F{number}") for number in range(1, MOST_OBJECTS)))
 NEW_Y = obj("Y")
 ANSWERED_X = told(obj(), view(record()))
 REFUSES: dict[str, Any] = {"contradiction": "spec.template.spec.sparkConf[...]: must be absent"}
@@ -125,6 +137,9 @@ TABLE: list[tuple[str, Relation, View, ObjectView, Policy]] = [
     ("a duplicate, named, and the leader rejects", Relation.FOLLOWS, view(record(objects=BOTH)), NEW_Y, REJECT),
     ("a duplicate, and the leader rejects", Relation.REFUSED, view(record()), NEW_Y, REJECT),
     ("its own wish to reject is not the leader's", Relation.ATTACHES, view(record()), obj("Y", policy=REJECT), DEFAULT),
+    ("a duplicate of a full run", Relation.WAITS, view(record(objects=CROWD)), NEW_Y, DEFAULT),
+    ("the leader of a full run", Relation.LEADS, view(record(objects=CROWD)), obj(), DEFAULT),
+    ("a full run that has ended", Relation.REPLAYS, view(ended(objects=CROWD)), NEW_Y, DEFAULT),
     ("refused and still refused", Relation.REFUSED, view(record()), told(NEW_Y, view(record()), leader=REJECT), REJECT),
     ("refused, then ended", Relation.REPLAYS, view(ended()), told(NEW_Y, view(record()), leader=REJECT), REJECT),
     ("a duplicate of a held key", Relation.ATTACHES, view(held()), NEW_Y, DEFAULT),

@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "1f54149d0a77f54bfbe66670ea7afa1e3e0f9e41"
+IN_USE = "0e0f1ff66081f30bc8f5b556b814d81765908d4b"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 

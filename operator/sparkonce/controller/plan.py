@@ -24,7 +24,7 @@ from sparkonce.attempt import rerun
 from sparkonce.attempt.decide import Policy, held_remedy, not_started
 from sparkonce.attempt.request import Answer, Answered, answer, for_kubectl
 from sparkonce.controller.objects import ObjectView, uids
-from sparkonce.model.record import Opener, Record, State, Why
+from sparkonce.model.record import MOST_OBJECTS, Opener, Record, State, Why
 from sparkonce.model.spec import OnDelete, OnDuplicate, OnMismatch
 from sparkonce.sink.protocol import Found
 from sparkonce.store.protocol import View
@@ -355,11 +355,20 @@ def _unfinished(record: Record, obj: ObjectView, ask: LatestRequest, leader: Pol
     rejects = leader is not None and leader.on_duplicate is OnDuplicate.REJECT
     if rejects and (not ask.known or was_refused(obj)):
         return Relation.REFUSED, ""
-    if ending(record):
-        return Relation.WAITS, f"generation {record.generation} is being ended"
+    if why := _closed(record):
+        return Relation.WAITS, why
     if obj.deleting:
         return Relation.IGNORED, ""
     return Relation.ATTACHES, ""
+
+
+def _closed(record: Record) -> str:
+    """Why no further object can be attached to the generation; empty: one can."""
+    if ending(record):
+        return f"generation {record.generation} is being ended"
+    if len(record.objects) >= MOST_OBJECTS:
+        return f"{MOST_OBJECTS} objects wait for generation {record.generation}, and no more can; this one gets its result afterwards"
+    return ""
 
 
 def leader_of(record: Record) -> str | None:

@@ -173,6 +173,10 @@ NEVER_RAN = "no container of any attempt ever started"
 """Evidence of a result that is such a proof; no other one is."""
 
 
+MOST_OBJECTS = 256
+"""Objects that one generation names, of up to 400 bytes each: a record that is full could not be ended."""
+
+
 class Record(Value):
     """The idempotency record of one key."""
 

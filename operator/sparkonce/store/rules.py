@@ -17,6 +17,7 @@ from sparkonce.model.identity import UnknownFingerprintVersion, same
 from sparkonce.model.record import (
     FENCED_EMPTY,
     FOLLOWING,
+    MOST_OBJECTS,
     NEVER_RAN,
     Beat,
     Event,
@@ -63,6 +64,8 @@ COMMANDS_KEPT = 16
 """Openers of a key that were commands (a request, a rerun): a record is small, and a key may be rerun for years."""
 RERUNS_KEPT = 32
 """Openers of a key by an annotation: the record grows by about 200 bytes for each."""
+OPENERS_KEPT = 256
+"""Openers of a key in all, the newest ones: a scheduler may send the same key under a new name each day, for years."""
 LEASE_ENDED = "the lease of this process has ended; open another one"
 
 
@@ -128,7 +131,9 @@ VerbOutcome = tuple[T, Write | None]
 
 
 def _written(seen: KeyState, record: Record) -> Record:
-    return record.model_copy(update={"revision": seen.next, "epoch": seen.epoch})
+    """The record as it is stored: what was written without bounds is cut, or else it could not be ended for want of room."""
+    bounded = {"objects": record.objects[:MOST_OBJECTS], "openers": record.openers[-OPENERS_KEPT:]}
+    return record.model_copy(update={"revision": seen.next, "epoch": seen.epoch, **bounded})
 
 
 def _claim(seen: KeyState, record: Record, *, lease: str, owner: str, nonce: str) -> Claim:
@@ -373,7 +378,7 @@ def reopen(
         "operation": request.operation,
         "resource": request.resource,
         "openers": _openers(now, request.by),
-        "objects": (*kept, *(uid for uid in request.objects if uid not in kept)),
+        "objects": _wanting(kept, request.objects),
         "bound": request.bound,
         "min_reader": max(now.min_reader, _reader_of(request)),
         "created_at": seen.at,
@@ -384,13 +389,20 @@ def reopen(
 
 def _openers(now: Record, by: Opener) -> tuple[Opener, ...]:
     """Keeps every object, since it may ask again at any time; of commands, which are retried within seconds, the last few. An object can be
-    annotated for years: its reruns are kept as commands are, besides the newest request of each object, which numbers the next one."""
+    annotated for years: its reruns are kept as commands are, besides the newest request of each object, which numbers the next one. An
+    object is forgotten here after `OPENERS_KEPT` newer requests; its status still names what it asked for."""
     commands = [opener for opener in now.openers if opener.uid is None][-COMMANDS_KEPT:]
     annotated = [opener for opener in now.openers if opener.rerun is not None]
     newest = {opener.uid: opener for opener in now.openers}
     dropped = [opener for opener in annotated[:-RERUNS_KEPT] if opener not in newest.values()]
     kept = [opener for opener in now.openers if opener.uid is not None or opener in commands]
     return (*(opener for opener in kept if opener not in dropped), by)
+
+
+def _wanting(kept: tuple[str, ...], asking: tuple[str, ...]) -> tuple[str, ...]:
+    """The objects that want a new generation. Where they are too many, those that ask for it stay."""
+    wanting = dict.fromkeys((*kept, *asking))
+    return tuple(wanting if len(wanting) <= MOST_OBJECTS else dict.fromkeys((*asking, *kept)))
 
 
 # --- without a claim
@@ -404,7 +416,7 @@ def attach(seen: KeyState, record: Record, uid: str) -> VerbOutcome[Attached | C
         return _finalized(seen, now), None
     if uid in now.objects:
         return Attached(now), None
-    if now.revision != record.revision:
+    if now.revision != record.revision or len(now.objects) >= MOST_OBJECTS:
         return Changed(now), None
     written = _written(seen, now.changed(objects=(*now.objects, uid)))
     return Attached(written), Write(generation=now.generation, record=written)

@@ -13,6 +13,7 @@ from harness import effort
 from sparkonce.blocking import run
 from sparkonce.model.record import (
     FENCED_EMPTY,
+    MOST_OBJECTS,
     NEVER_RAN,
     Application,
     Beat,
@@ -28,7 +29,7 @@ from sparkonce.model.record import (
     StopWanted,
     Why,
 )
-from sparkonce.store.codec import encode
+from sparkonce.store.codec import VALUE_LIMIT, encode
 from sparkonce.store.protocol import (
     Attached,
     Changed,
@@ -43,8 +44,9 @@ from sparkonce.store.protocol import (
     NotFound,
     Owned,
     Refused,
+    Updated,
 )
-from sparkonce.store.rules import RERUNS_KEPT
+from sparkonce.store.rules import OPENERS_KEPT, RERUNS_KEPT
 from store.backends import Backend
 from store.racing import at_once
 from store.samples import RETENTION, Key, fresh, intent, request, reserved, result, taken
@@ -291,6 +293,46 @@ def test_openers_by_annotation_are_bounded(backend: Backend, store: IdempotencyS
     key.finalize()
     asked = request(key.record.key, by=made[-2])
     assert isinstance(run(store.reopen(key.record, asked, lease=key.lease)), Duplicate)
+
+
+def test_a_record_that_many_objects_want_can_always_be_ended(backend: Backend, store: IdempotencyStore) -> None:
+    """A generation names a limited number of objects, and a key a limited number of openers. With the longest names that there are, the
+    record still has room for what ends it. The object that opens a generation is always among those named."""
+    objects = [f"{number:036}/{'n' * 63}/{'o' * 253}/2026-11-21T10:00:00Z" for number in range(MOST_OBJECTS + 9)]
+    key = reserved(store, objects=tuple(objects[:MOST_OBJECTS]))
+    full = key.record
+    assert run(store.attach(full, objects[0])) == Attached(full)
+    assert run(store.attach(full, objects[-1])) == Changed(full)
+    key.finalize()
+    asks = request(key.record.key, by=Opener(uid=objects[-1][:36], number=1), objects=tuple(reversed(objects)))
+    again = run(store.reopen(key.record, asks, lease=key.lease))
+    assert isinstance(again, Owned)
+    assert set(again.record.objects) < set(objects)
+    assert (len(again.record.objects), again.record.objects[0]) == (MOST_OBJECTS, objects[-1])
+
+    openers = tuple(Opener(uid=uid[:36], number=10**6, fingerprint="f" * 64, rerun="r" * 64) for uid in objects)
+    crowded = again.record.changed(openers=openers)
+    backend.write(key.address, encode(crowded))
+    key.record, key.claim = key.now(), again.claim
+    key.change(phase="Running", note="n" * 4000)
+    key.finalize()
+    reopened = key.reopen(by=Opener(uid=objects[-1][:36], number=2))
+    assert reopened.record.openers == (*openers, Opener(uid=objects[-1][:36], number=2))[-OPENERS_KEPT:]
+
+    # A record that an earlier version has filled can be ended all the same.
+    uids = (VALUE_LIMIT - len(encode(reopened.record.changed(objects=())))) // len('"",' + "o" * 36)
+    older = reopened.record.changed(objects=("o" * 36,) * uids)
+    assert len(encode(older)) > VALUE_LIMIT - 100
+    backend.write(key.address, encode(older))
+    stopped = run(store.request_stop(reopened.now(), StopWanted(why=Why.CANCELLED, by="ann", reason="r" * 1000)))
+    assert isinstance(stopped, Updated)
+    assert stopped.record.objects == older.objects[:MOST_OBJECTS]
+
+
+def test_a_reservation_names_as_many_objects_as_a_record_holds(store: IdempotencyStore) -> None:
+    """Objects that were created while no operator ran can be many: those that the record cannot name wait for its result."""
+    objects = tuple(f"object-{number}" for number in range(MOST_OBJECTS + 1))
+    assert reserved(store, objects=objects).record.objects == objects[:MOST_OBJECTS]
 
 
 def test_a_changed_record_is_not_reopened(store: IdempotencyStore) -> None:
