@@ -70,7 +70,7 @@ from sparkonce.sink.protocol import (
     WriteOptions,
     abort_of,
 )
-from sparkonce.sink.staging import refuse_connect
+from sparkonce.sink.staging import as_seen
 from sparkonce.sink.transaction import commit_all, intent_of, sink_key
 from sparkonce.store.protocol import Sealed
 
@@ -376,7 +376,7 @@ class Job:
         return self._written(sink, AlreadyCommitted(slot) if same else Conflicting(slot))
 
     def _stage(self, sink: Sink, key: SinkKey, frame: DataFrame, options: WriteOptions) -> Slot:
-        refuse_connect(frame)
+        frame = as_seen(frame)
         expected = self._expected.get(sink.name, Expect())
         self._expect(sink, missing_columns(expected, frame.columns) if expected.columns else None)
         failpoints.hit("driver.stage.before")

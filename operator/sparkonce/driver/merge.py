@@ -52,8 +52,8 @@ def merge(job: Job, sink: Sink, key: SinkKey, frame: DataFrame, on: Sequence[str
         raise OutputUnsupported(
             f"output {sink.name} is a {sink.kind}, which takes no mode Merge; declare a delta or iceberg output"
         )
+    refuse_connect(frame, "merge")
     refuse_remote()
-    refuse_connect(frame)
     session = frame.sparkSession
     if _ENGINES[sink.kind] not in (session.conf.get("spark.sql.extensions", None) or ""):
         raise InvalidInput(

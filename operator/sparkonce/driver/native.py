@@ -336,6 +336,7 @@ def sql(job: Job, text: str, output: str, *, args: Any = None, session: SparkSes
     """See `Job.sql`."""
     from pyspark.sql import SparkSession as Sessions
 
+    refuse_remote()
     spark = session or Sessions.getActiveSession() or Sessions.builder.getOrCreate()
     takes = f"job.sql() takes one INSERT, UPDATE, DELETE or MERGE on output {output}, and not"
     try:

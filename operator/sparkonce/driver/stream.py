@@ -117,7 +117,7 @@ class Stream:
             OutputUnavailable: unknown whether the last batch was committed; the next attempt continues the stream.
         """
         job = self._job
-        refuse_connect(self._frame)
+        refuse_connect(self._frame, "write a stream")
         if not self._frame.isStreaming:
             raise InvalidInput(
                 "job.stream() takes a streaming DataFrame (spark.readStream...); write this one with job.write()"

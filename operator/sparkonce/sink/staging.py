@@ -92,14 +92,11 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
     from pyspark.sql.functions import count, lit
 
     counted = Observation()
-    observed = pinned(frame).observe(counted, count(lit(1)).alias("rows"))
-    writer = observed.write.mode("errorifexists").option("parquet.page.write-checksum.enabled", "true")
-    with translated():
+    with pinned(frame) as rows, translated():
+        observed = rows.observe(counted, count(lit(1)).alias("rows"))
+        writer = observed.write.mode("error").option("parquet.page.write-checksum.enabled", "true")
         writer.parquet(folder, partitionBy=list(partition_by) or None)
-    return StagedRows(
-        rows=counted.get["rows"],
-        application=frame.sparkSession.sparkContext.applicationId,
-    )
+    return StagedRows(rows=counted.get["rows"], application=application_of(frame))
 
 
 @contextmanager
@@ -125,27 +122,67 @@ def columns_of(frame: Any, written: StagedRows) -> str:
     return str(frame.schema.json()) if is_spark(frame) else written.data_schema
 
 
-def refuse_connect(frame: Any) -> None:
+def application_of(frame: Any) -> str:
+    """Spark's identifier of the application that computes the rows."""
+    session = frame.sparkSession
+    return str(session.conf.get("spark.app.id") if is_connect(frame) else session.sparkContext.applicationId)
+
+
+def is_connect(frame: Any) -> bool:
+    """Whether the rows belong to a session of Spark Connect."""
+    return type(frame).__module__.startswith(CONNECT)
+
+
+def refuse_connect(frame: Any, what: str) -> None:
     """Checks that the rows belong to a classic session.
 
     Raises:
-        InvalidInput: they belong to Spark Connect, whose clients can neither pin settings for one write nor count what was written.
+        InvalidInput: they belong to Spark Connect, from which sparkonce cannot do `what`.
     """
-    if type(frame).__module__.startswith(CONNECT):
+    if is_connect(frame):
         raise InvalidInput(
-            "the rows belong to a session of Spark Connect, from which sparkonce cannot write; start the session without remote(), "
-            "SPARK_REMOTE and spark.api.mode=connect, inside the driver"
+            f"the rows belong to a session of Spark Connect, from which sparkonce can append and overwrite, and not {what}; start the "
+            "session without remote(), SPARK_REMOTE and spark.api.mode=connect, inside the driver"
         )
 
 
-def pinned(frame: DataFrame) -> DataFrame:
+def as_seen(frame: Any) -> Any:
+    """The rows with the columns that the frame has now. A client of Spark Connect sends its plan with every request, and each time the
+    server looks up anew what the plan names: without this, the files could have other columns than those that were checked."""
+    return frame.to(frame.schema) if is_connect(frame) else frame
+
+
+@contextmanager
+def pinned(frame: Any) -> Iterator[DataFrame]:
     """The same rows in a session with the settings in `PINNED`; the frame itself if its own session has them already."""
+    session: Any = frame.sparkSession
+    if all(session.conf.get(name, None) == value for name, value in PINNED.items()):
+        yield frame
+    elif is_connect(frame):
+        from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+
+        clone = session.cloneSession()
+        try:
+            for name, value in PINNED.items():
+                clone.conf.set(name, value)
+            yield ConnectFrame(frame._plan, clone)  # noqa: SLF001 - plans of Connect name no session
+        finally:
+            # The rows are written, or not: a server that is gone by now changes nothing about that. It logs errors about calls that are
+            # under way when their session is released.
+            with suppress(Exception):
+                ExecutePlanResponseReattachableIterator.shutdown()
+                clone.client.release_session()
+                clone.client.close()
+    else:
+        yield _in_clone(frame, session)
+
+
+def _in_clone(frame: DataFrame, session: Any) -> DataFrame:
+    """The rows of a classic session, planned again in a clone of it."""
     from pyspark.sql import SparkSession
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-    session: Any = frame.sparkSession
-    if all(session.conf.get(name, None) == value for name, value in PINNED.items()):
-        return frame
     clone = session._jsparkSession.cloneSession()  # noqa: SLF001 - PySpark has no public clone, and newSession forgets the configuration
     for name, value in PINNED.items():
         clone.conf().set(name, value)

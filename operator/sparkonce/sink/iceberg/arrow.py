@@ -1,4 +1,5 @@
 """Writes rows with lists or maps: Arrow's Parquet writer gives an id to every part of a column, Spark's to the fields of structs alone.
+Rows of Spark Connect, too, whose clients do not see whether a plan has kept the ids.
 
 Each task writes its files under names of its own and reports them; only what the successful attempt of a task reported is part of the
 write. Files that other attempts left behind are deleted, or stay unnamed in the folder.
@@ -20,7 +21,7 @@ from urllib.parse import quote, urlsplit
 from sparkonce.errors import OutputUnsupported
 from sparkonce.sink.groups import HELPER, NULL, quoted
 from sparkonce.sink.iceberg.entries import FIELD_ID
-from sparkonce.sink.staging import StagedRows, translated
+from sparkonce.sink.staging import StagedRows, application_of, translated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +79,7 @@ class ArrowStager:
             reported = rows.mapInArrow(task.write, "path string").collect()
         return StagedRows(
             rows=counted.get["rows"],
-            application=frame.sparkSession.sparkContext.applicationId,
+            application=application_of(frame),
             files=tuple(row["path"] for row in reported),
         )
 

@@ -115,6 +115,7 @@ from sparkonce.sink.staging import (
     StagedRows,
     Stager,
     columns_of,
+    is_connect,
     is_spark,
     stage_with_spark,
     staged_files,
@@ -651,7 +652,7 @@ class IcebergTableSink:
         if wider is None:
             return lambda folder: self._stage(frame, where(folder), ())
         schema, spec = wider.schema(), wider.spec()
-        if needs_arrow(schema_of(frame.schema.json())):
+        if is_connect(frame) or needs_arrow(schema_of(frame.schema.json())):
             rows, helpers = laid_out(frame, spec, schema)
             arrow = ArrowStager(view.table, schema)
             return lambda folder: arrow.stage(rows, folder, helpers)
