@@ -116,6 +116,7 @@ async def parts(*bodies: bytes, then: dict[str, Any]) -> AsyncIterator[dict[str,
     for body in bodies:
         yield {"type": "http.request", "body": body, "more_body": True}
     yield then
+    await asyncio.Event().wait()  # the client stays
 
 
 END = {"type": "http.request", "body": b"the end", "more_body": False}

@@ -3,10 +3,14 @@
 What an error proves decides what becomes of a key. A connection that could not be made proves that nothing was sent, so the key is free
 (`Refusal`); any later error proves nothing (502, 504). Requests with a key therefore get a connection of their own: on one that is kept
 alive, an upstream that has just closed it cannot be told from one that died while it worked.
+
+A client that leaves ends its exchange with the upstream, or answers that never end would use up the connections. A request with a key goes
+on: its answer is recorded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import ssl
@@ -53,7 +57,50 @@ _OWN = _HOP | {b"host", b"content-length", b"accept-encoding"}
 
 
 class _ClientLeft(Exception):
-    """Before the end of its request's body."""
+    """Before its request was answered."""
+
+
+class _PassedBody:
+    """The body of a client's request, and the watch for the client's end that follows it: both read the same messages."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.done = asyncio.Event()
+        """Nothing more of it is sent to the upstream."""
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Raises: _ClientLeft."""
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientLeft
+            yield message.get("body", b"")
+            more = message.get("more_body", False)
+        self.done.set()
+
+    @contextlib.asynccontextmanager
+    async def while_client_stays(self) -> AsyncIterator[None]:
+        """A context that is cancelled when the client leaves after its body. Raises: _ClientLeft."""
+        limit = asyncio.timeout(None)
+
+        async def watch() -> None:
+            await self.done.wait()
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            limit.reschedule(0.0)
+
+        try:
+            async with limit:
+                watching = asyncio.create_task(watch())
+                try:
+                    yield
+                finally:
+                    watching.cancel()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _ClientLeft from None
 
 
 class AnswerCut(ConnectionError):
@@ -189,16 +236,22 @@ class Upstream:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _forward(self, scope: Asgi, receive: Receive, send: Send) -> None:
-        pool = self._single if "sparkonce" in scope else self._kept
-        request = self._request_of(scope, receive)
+        keyed = "sparkonce" in scope
+        pool = self._single if keyed else self._kept
+        body = _PassedBody(receive)
+        request = self._request_of(scope, body)
         passed = _PassedAnswer(send, self._whole, self._room)
         try:
-            async with contextlib.aclosing(await pool.handle_async_request(request)) as answer:
-                dropped = _HOP | _named(answer.headers)
-                kept = [(name.lower(), value) for name, value in answer.headers if name.lower() not in dropped]
-                await passed.start(answer.status, kept)
-                async for part in answer.aiter_stream():
-                    await passed.part(part)
+            async with contextlib.AsyncExitStack() as closing:
+                async with contextlib.nullcontext() if keyed else body.while_client_stays():
+                    answer = await pool.handle_async_request(request)
+                    closing.push_async_callback(answer.aclose)
+                    body.done.set()  # also where the upstream has answered before it had read everything
+                    dropped = _HOP | _named(answer.headers)
+                    kept = [(name.lower(), value) for name, value in answer.headers if name.lower() not in dropped]
+                    await passed.start(answer.status, kept)
+                    async for part in answer.aiter_stream():
+                        await passed.part(part)
                 await passed.end()
         except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
             raise Refusal(
@@ -208,7 +261,7 @@ class Upstream:
                 retry_after=1,
             ) from error
         except _ClientLeft:
-            LOG.debug("a client left within the body of its request")
+            LOG.debug("a client left before its request was answered")
         except httpcore.TimeoutException:
             await self._failed(send, 504, "the service did not answer in time", began=passed.began)
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
@@ -219,7 +272,7 @@ class Upstream:
         finally:
             passed.drop()
 
-    def _request_of(self, scope: Asgi, receive: Receive) -> httpcore.Request:
+    def _request_of(self, scope: Asgi, body: _PassedBody) -> httpcore.Request:
         """The client's request as it is sent on. Raises: Refusal: its target is no path: a service would take it for another one than the
         proxy has matched."""
         path = raw_path(scope)
@@ -230,7 +283,9 @@ class Upstream:
         dropped = _HOP | {b"host"} | _named(scope["headers"])
         headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
         framing = {name.lower() for name, _ in scope["headers"]} & {b"content-length", b"transfer-encoding"}
-        if framing and b"content-length" not in framing:
+        if not framing:
+            body.done.set()
+        elif b"content-length" not in framing:
             headers.append((b"transfer-encoding", b"chunked"))
         query = scope.get("query_string", b"")
         url = httpcore.URL(
@@ -243,7 +298,7 @@ class Upstream:
             scope["method"],
             url,
             headers=[(b"host", self._netloc), *headers],
-            content=_body(receive) if framing else None,
+            content=body.parts() if framing else None,
             extensions={"timeout": self._timeouts},
         )
 
@@ -306,13 +361,3 @@ def _named(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Headers that `Connection` names as belonging to the connection."""
     named = b",".join(value for name, value in headers if name.lower() == b"connection")
     return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
-
-
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _ClientLeft
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
