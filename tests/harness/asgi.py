@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 App = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
@@ -48,13 +49,15 @@ async def ask(
     gone: asyncio.Event | None = None,
     got: Got | None = None,
 ) -> Got:
-    """`body`: parts come one by one, `pause` seconds apart; `gone`: set when the client has left, whose sends fail from then on."""
+    """`path`: as it is sent; `body`: parts come one by one, `pause` seconds apart; `gone`: set when the client has left, whose sends fail
+    from then on."""
     keys = [] if key is None else [key] if isinstance(key, str) else list(key)
     parts = [body] if isinstance(body, bytes) else list(body)
     lines = [("content-type", "application/json"), *(("idempotency-key", each) for each in keys), *headers]
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
-        "query_string": query.encode(), "scheme": "http", "root_path": "", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": unquote(path),
+        "raw_path": path.encode(), "query_string": query.encode(), "scheme": "http", "root_path": "", "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines],
         "extensions": {"http.response.trailers": {}},
     }  # fmt: skip

@@ -69,6 +69,20 @@ def test_a_repetition_gets_the_first_answer_at_any_proxy(place: Place) -> None:
         assert len(large.content) == 3_000_000
 
 
+def test_an_encoded_slash_is_another_path(place: Place) -> None:
+    """`/files/a%2Fb` and `/files/a/b` are two resources to the service: the second request with the key is refused, and not given the
+    answer of the first."""
+    with place.proxy() as proxy:
+        answers = [
+            httpx.post(f"{proxy}/files/{name}", content=b"x", headers={"Idempotency-Key": "k1"}, timeout=60.0)
+            for name in ("a%2Fb", "a/b", "a%2Fb")
+        ]
+    assert [each.status_code for each in answers] == [201, 422, 201]
+    assert answers[1].json()["title"] == "key-reused"
+    assert answers[2].headers["idempotency-replayed"] == "true"
+    assert place.effects == 1
+
+
 def test_services_that_share_a_ledger_have_keys_of_their_own(place: Place) -> None:
     """`--service`: the same key is another one behind a proxy with another name, and the same one behind the same name."""
     with place.proxy("--service", "orders") as one, place.proxy("--service", "bills") as other:

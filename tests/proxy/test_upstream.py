@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from sparkonce.proxy.upstream import Upstream, _PassedAnswer, _Room
+from harness.asgi import ask
+from sparkonce.asgi import IdempotencyMiddleware, send_reply
+from sparkonce.proxy.upstream import Upstream, _PassedAnswer, _Room, paths_as_sent
 from sparkonce.replies.coordinator import Refusal
+from sparkonce.replies.protocol import Reply
 
 
 class Sent:
@@ -223,5 +226,29 @@ def test_requests_of_its_own_carry_nothing_of_another_caller() -> None:
                 assert (reply.status, reply.body) == (409, b"main has changed")
                 assert not {"content-encoding", "content-length"} & {name for name, _ in reply.headers}
         assert sessions.seen == [("alice", ""), ("Jos\xe9", "")]
+
+    asyncio.run(play())
+
+
+def test_records_by_decoded_paths_are_found_or_refused() -> None:
+    """Of versions that took a request's path decoded: the answer of a path without percent-encoding is replayed; the repetition of another
+    one is refused and does not run."""
+    effects: list[bytes] = []
+
+    async def service(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        effects.append(scope["raw_path"])
+        await send_reply(send, Reply(201))
+
+    async def play() -> None:
+        decoded = IdempotencyMiddleware(service, store="memory:")
+        plain, encoded = "/files/~a;v=1/b:c@d", "/files/a%2Fb"
+        await ask(decoded, key="plain", path=plain)
+        replayed = await ask(paths_as_sent(decoded), key="plain", path=plain)
+        assert (replayed.status, replayed.replayed) == (201, True)
+        await ask(decoded, key="encoded", path=encoded)
+        refused = await ask(paths_as_sent(decoded), key="encoded", path=encoded)
+        assert (refused.status, refused.title) == (422, "key-reused")
+        assert effects == [plain.encode(), encoded.encode()]
 
     asyncio.run(play())

@@ -51,7 +51,7 @@ from sparkonce.proxy.evidence import (
     stands_on,
     was_overtaken,
 )
-from sparkonce.proxy.upstream import Upstream, raw_path
+from sparkonce.proxy.upstream import Upstream
 from sparkonce.replies.coordinator import KeyedRequest, NotDone, Reconciled, Refusal, Unknown
 from sparkonce.replies.exchange import REPLAYED, ReplyForm, document, iso_duration, replay_of
 from sparkonce.replies.keys import KeyPolicy
@@ -179,7 +179,8 @@ def catalog_error(refusal: Refusal) -> Reply:
 
 
 class CatalogProxy(ReplyForm):
-    """An ASGI application: the catalog of the upstream, with keys."""
+    """An ASGI application: the catalog of the upstream, with keys. Takes paths as they were sent (`paths_as_sent`): a level or a name
+    with an encoded slash is one part of the path."""
 
     def __init__(
         self,
@@ -202,15 +203,10 @@ class CatalogProxy(ReplyForm):
         )
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path = raw_path(scope)
-        if scope["method"] == "GET" and path == "/v1/config":
+        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/v1/config":
             await send_reply(send, await self._config(scope))
             return
-        # As it was sent: a level or a name with an encoded slash is one part of the path.
-        await self._app({**scope, "path": path}, receive, send)
+        await self._app(scope, receive, send)
 
     async def _config(self, scope: Asgi) -> Reply:
         query = scope.get("query_string", b"").decode("latin-1")

@@ -133,6 +133,16 @@ def reporting_cuts(app: App) -> App:
     return answered
 
 
+def paths_as_sent(app: App) -> App:
+    """`app`, to which the path of a request is what the client sent: decoded, `/files/a%2Fb` and `/files/a/b` would be one resource, and
+    their requests one request."""
+
+    async def answered(scope: Asgi, receive: Receive, send: Send) -> None:
+        await app({**scope, "path": raw_path(scope)} if scope["type"] == "http" else scope, receive, send)
+
+    return answered
+
+
 class _Room:
     """Memory shared by the answers that are held until they are complete."""
 

@@ -99,7 +99,7 @@ def proxy(
     from sparkonce.listening.address import Listening
     from sparkonce.listening.connections import ConnectionLimits, Connections
     from sparkonce.proxy.iceberg import LIFETIME, WHOLE, CatalogProxy, catalog_error, catalog_policy
-    from sparkonce.proxy.upstream import CONNECTIONS_PER_CLIENT, Upstream, reporting_cuts
+    from sparkonce.proxy.upstream import CONNECTIONS_PER_CLIENT, Upstream, paths_as_sent, reporting_cuts
     from sparkonce.replies.exchange import problem_of
     from sparkonce.replies.open import counted, open_replies
     from sparkonce.replies.policy import ReplyPolicy, Scope
@@ -136,7 +136,7 @@ def proxy(
     app = made(before, store=ledger, policy=policy, meter=metrics)
     asyncio.run(
         serve(
-            reporting_cuts(app),
+            reporting_cuts(paths_as_sent(app)),
             listening,
             connections=connections,
             on_closed=metrics.closed,
