@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from harness.eventually import assert_eventually
 from sparkonce.asgi import KeyedRequest, NotDone, Reply
+from sparkonce.replies.ledger.memory import MemoryReplies
+from sparkonce.replies.protocol import KeyStanding, Reservation
 from sparkonce.wsgi import WsgiIdempotencyMiddleware
 
 
@@ -234,3 +238,97 @@ def test_an_application_that_interrupts_its_worker_ends_the_worker_only() -> Non
         with pytest.raises(SystemExit):
             ask(app)
         assert json.loads(ask(app)[2])["title"] == "unknown-outcome"
+
+
+class Noticing(MemoryReplies):
+    """Tells when a repetition has found its key in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeated = threading.Event()
+
+    async def reserve(self, key: str, **given: Any) -> Reservation:
+        found = await super().reserve(key, **given)
+        if found.standing is KeyStanding.RUNNING:
+            self.repeated.set()
+        return found
+
+
+class Client:
+    """Asks in a thread that the end of the tests does not wait for."""
+
+    def __init__(self, app: Any) -> None:
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        threading.Thread(target=lambda: self.answers.append(ask(app)), daemon=True).start()
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        assert_eventually(lambda: self.answers, 20)
+        return self.answers[0]
+
+
+@pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch) -> Noticing:
+    """What `store` of the middleware names."""
+    ledger = Noticing()
+    monkeypatch.setattr("sparkonce.wsgi.open_replies", lambda _: ledger)
+    return ledger
+
+
+def test_an_interrupted_repetition_claims_nothing(noticing: Noticing) -> None:
+    """Ctrl-C while it waits: it does not take the key when the first request leaves it free, so that a third one runs."""
+    application = Application("429 Too Many Requests")
+    application.gate.clear()
+
+    def interrupt() -> None:
+        if noticing.repeated.wait(60):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with guarded(application, wait=5.0) as app:
+        first = Client(app)
+        assert application.started.wait(60)
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            ask(app)
+        application.gate.set()
+        assert first.answer()[0] == 429
+        application.status = "201 Created"
+        assert ask(app)[0] == 201
+    assert application.effects == 2
+
+
+def test_close_answers_a_repetition_that_waits(noticing: Noticing) -> None:
+    """By a refusal that says that it did nothing; the request that runs on is told that its outcome is unknown."""
+    application = Application()
+    application.gate.clear()
+    with guarded(application) as app:
+        first = Client(app)
+        assert application.started.wait(60)
+        second = Client(app)
+        assert noticing.repeated.wait(60)
+        app.close(grace=0.1)
+        try:
+            status, headers, body = second.answer()
+        finally:
+            application.gate.set()
+        assert (status, json.loads(body)["title"], headers["retry-after"]) == (503, "shutting-down", "1")
+        assert "it has not carried out this request" in json.loads(body)["detail"]
+        assert "whether it took effect is not known" in json.loads(first.answer()[2])["detail"]
+    assert application.effects == 1
+
+
+def test_close_lets_a_repetition_have_the_answer_of_a_request_that_ends_in_time(noticing: Noticing) -> None:
+    """Within `grace`."""
+    application = Application()
+    application.gate.clear()
+    with guarded(application) as app:
+        first = Client(app)
+        assert application.started.wait(60)
+        second = Client(app)
+        assert noticing.repeated.wait(60)
+        closing = threading.Thread(target=lambda: app.close(grace=60.0), daemon=True)
+        closing.start()
+        application.gate.set()
+        assert first.answer()[0] == second.answer()[0] == 201
+        assert second.answer()[1]["idempotency-replayed"] == "true"
+        closing.join(60)
+    assert application.effects == 1

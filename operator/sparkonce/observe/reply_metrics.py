@@ -11,6 +11,7 @@ from sparkonce.observe.metrics import StoreRequests, closed_connections
 
 OUTCOMES = (
     "ran", "released", "replayed", "failed", "left", "key-reused", "in-progress", "unknown-outcome", "store-down", "claim-lost",
+    "shutting-down",
 )  # fmt: skip
 VERDICTS = ("answered", "not-done", "unknown", "rerun")
 """Label values known in advance: their counters start at 0, so that the first event shows as an increase."""

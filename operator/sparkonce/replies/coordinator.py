@@ -136,6 +136,7 @@ class ReplyCoordinator:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._giving_back: set[asyncio.Task[Any]] = set()
         """Tasks that free keys for which nothing ran: nothing is lost by their end but time."""
+        self._closing = False
         self._purged_at = time.monotonic()
 
     async def answer(self, request: KeyedRequest, effect: Effect) -> Response:
@@ -160,6 +161,10 @@ class ReplyCoordinator:
                 self._insist(lambda: self._give_back(request, nonce), among=self._giving_back)
                 raise
             record = found.record
+            if self._closing and found.standing in (KeyStanding.OWNED, KeyStanding.RUNNING, KeyStanding.STALE):
+                if found.standing is KeyStanding.OWNED:
+                    await self._free(request, nonce)
+                raise closed(begun=False)
             if found.standing is KeyStanding.OWNED:
                 hit("replies.reserved")
                 return await self._shielded(self._own(request, nonce, effect, sent=sent, token=record.takeovers + 1))
@@ -186,12 +191,15 @@ class ReplyCoordinator:
                 )
 
     async def close(self, *, grace: float) -> None:
-        """Waits up to `grace` seconds for running requests; what is left is unknown to later requests, as after a crash."""
+        """Waits up to `grace` seconds for running requests; what is left is unknown to later requests, as after a crash. Repetitions that
+        wait look at the ledger once more, and are refused unless it has their answer."""
         for task in self._giving_back:
             task.cancel()
         ends = time.monotonic() + grace
         while self._tasks and (rest := ends - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=rest)
+        self._closing = True
+        self._followers.wake()
         while self._tasks:  # one that is cancelled notes its outcome as unknown, once
             for task in self._tasks:
                 task.cancel()
@@ -449,6 +457,17 @@ def _unknown_outcome(retry_after: float) -> Refusal:
         "result in another way, or send it again later",
         retry_after=retry_after,
     )
+
+
+def closed(*, begun: bool) -> Refusal:
+    """Of a request that its process no longer answers. `begun`: its effect may have happened."""
+    detail = (
+        "this process ended while it carried out the request, and whether it took effect is not known; send it again to learn its outcome"
+        if begun
+        else "this process ends: it has not carried out this request, and does not know what became of another one with its "
+        "Idempotency-Key; send it again later to get the answer"
+    )
+    return Refusal(503, "shutting-down", detail, retry_after=1)
 
 
 def _store_down() -> Refusal:

@@ -38,6 +38,11 @@ class Followers:
         if (watched := self._watched.pop(key, None)) is not None:
             watched.changed.set()
 
+    def wake(self) -> None:
+        """All waiters look again."""
+        for key in list(self._watched):
+            self.settled(key)
+
     async def wait(self, key: str, seconds: float) -> bool:
         """Until the key no longer has a living claim, or `seconds` are over. False: too many wait for it already."""
         watched = self._watched.setdefault(key, _WatchedKey())
