@@ -21,6 +21,7 @@ from harness.patience import stretched
 from harness.postgres import server
 from sparkonce.asgi import IdempotencyMiddleware, KeyedRequest, NotDone, Reply, Scope, Unknown
 from sparkonce.errors import InvalidInput, StoreUnavailable, StoreUnusable
+from sparkonce.replies.coordinator import Refusal
 from sparkonce.replies.exchange import iso_duration
 from sparkonce.replies.ledger import rules
 from sparkonce.replies.ledger.memory import MemoryReplies
@@ -716,6 +717,46 @@ def test_a_service_may_run_without_its_ledger(url: str | ReplyLedger) -> None:
                 if ledger._records and next(iter(ledger._records.values())).reply is not None:
                     break
                 await asyncio.sleep(0.05)
+            assert (await ask(app)).replayed
+        assert service.effects == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "answer", [Reply(429), Refusal(503, "upstream-down", "nothing was sent")], ids=["429", "refusal"]
+)
+def test_a_key_whose_request_did_nothing_is_free_though_its_reservation_landed(answer: Reply | Refusal) -> None:
+    """`when_store_down="pass"`: the reservation landed without an answer, and the service says that nothing was done. The next request runs
+    when the ledger is back."""
+
+    async def scenario() -> None:
+        service, ledger = Service(answer, Reply(201)), Flaky()
+        ledger.down, ledger.lands = {"reserve"}, True
+        async with guarded(service, ledger, store_patience=0.2, when_store_down="pass", wait=5.0) as app:
+            assert (await ask(app)).status == (429 if isinstance(answer, Reply) else 503)
+            ledger.down = set()
+            assert (await ask(app)).status == 201
+            assert (await ask(app)).replayed
+        assert service.effects == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_unprotected_request_is_recorded_though_its_client_left() -> None:
+    """`when_store_down="pass"`: the request runs on, and its answer is that of its key."""
+
+    async def scenario() -> None:
+        service, ledger = Service(), Flaky()
+        service.gate.clear()
+        ledger.down, ledger.lands = {"reserve"}, True
+        async with guarded(service, ledger, store_patience=0.2, when_store_down="pass", wait=5.0) as app:
+            asking = asyncio.create_task(ask(app))
+            await service.started.wait()
+            asking.cancel()
+            await asyncio.wait([asking])
+            ledger.down = set()
+            service.gate.set()
             assert (await ask(app)).replayed
         assert service.effects == 1
 

@@ -339,13 +339,24 @@ class ReplyCoordinator:
 
     async def _without_ledger(self, request: KeyedRequest, nonce: str, effect: Effect) -> Response:
         if self._policy.when_store_down is StoreDown.PASS:
-            reply = await self._shielded(effect(KeyAttempt(1, None)))
-            if self._policy.finality(reply.status) is Finality.FINAL:
-                self._insist(lambda: self._record_late(request, nonce, reply))
-            return Response(reply, own=True)
-
+            return Response(await self._shielded(self._unprotected(request, nonce, effect)), own=True)
         self._insist(lambda: self._give_back(request, nonce), among=self._giving_back)
         raise _store_down()
+
+    async def _unprotected(self, request: KeyedRequest, nonce: str, effect: Effect) -> Reply:
+        """The effect's answer. Its reservation may have landed, or may land late: where nothing was done, the key is freed, and where the
+        outcome is unknown, it says so once its claim has ended."""
+        try:
+            reply = await effect(KeyAttempt(1, None))
+        except Refusal:
+            self._insist(lambda: self._give_back(request, nonce), among=self._giving_back)
+            raise
+        finality = self._policy.finality(reply.status)
+        if finality is Finality.FINAL:
+            self._insist(lambda: self._record_late(request, nonce, reply))
+        elif finality is Finality.RELEASE:
+            self._insist(lambda: self._give_back(request, nonce), among=self._giving_back)
+        return reply
 
     async def _give_back(self, request: KeyedRequest, nonce: str) -> None:
         """Frees the key if an unanswered reservation has landed, and looks once more whether it lands late."""
