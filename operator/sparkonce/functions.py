@@ -89,10 +89,11 @@ def _of_threads(
     def once(*args: P.args, **kwargs: P.kwargs) -> R:
         def effect(_: KeyAttempt) -> Reply:
             try:
-                return calls.recorded(function(*args, **kwargs))
+                result = function(*args, **kwargs)
             except calls.failures as failure:
                 raised.append(failure)
                 return _failure(failure)
+            return calls.recorded(result)
 
         raised: list[Exception] = []
         try:
@@ -120,10 +121,11 @@ def _of_a_loop(
 
         async def effect(_: KeyAttempt) -> Reply:
             try:
-                return calls.recorded(await function(*args, **kwargs))
+                result = await function(*args, **kwargs)
             except calls.failures as failure:
                 raised.append(failure)
                 return _failure(failure)
+            return calls.recorded(result)
 
         raised: list[Exception] = []
         try:
@@ -178,7 +180,7 @@ class _FunctionCalls:
         """Raises: TypeError."""
         try:
             text = json.dumps(result, allow_nan=False)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise TypeError(
                 f"{self.name} returned what JSON cannot express ({error}): its outcome is unknown"
             ) from None

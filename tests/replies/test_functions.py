@@ -156,6 +156,40 @@ def test_what_json_cannot_express_is_refused_by_name() -> None:
     assert calls == [("o1", 1)]
 
 
+def deep() -> list[Any]:
+    """More levels than the interpreter's recursion has."""
+    made: list[Any] = []
+    for _ in range(100_000):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize("result", [object(), float("nan"), deep()], ids=["object", "nan", "deep"])
+def test_a_result_that_json_cannot_express_is_no_declared_failure(result: Any) -> None:
+    """The function has run, whatever `failures` names: the outcome is unknown, not a failure, until it is reconciled."""
+    calls: list[Any] = []
+    declared: dict[str, Any] = {"failures": (Exception,), "pause": 0.0}
+    charge = guarded("memory:", calls, result=result, **declared)
+    with pytest.raises(TypeError, match="its outcome is unknown"):
+        charge("o1", 1)
+    with pytest.raises(CallRefused) as refused:
+        charge("o1", 1)
+    assert refused.value.reason == "unknown-outcome"
+
+    @sparkonce.idempotent(store="memory:", key=lambda: "o2", reconcile=lambda: "charged", **(OPTIONS | declared))
+    async def coroutine() -> Any:
+        calls.append("o2")
+        return result
+
+    async def scenario() -> Any:
+        with pytest.raises(TypeError, match="its outcome is unknown"):
+            await coroutine()
+        return await coroutine()
+
+    assert asyncio.run(scenario()) == "charged"
+    assert calls == [("o1", 1), "o2"]
+
+
 def test_a_large_result_is_given_once() -> None:
     """A repetition learns that the call succeeded, and that its result was not kept."""
     calls: list[Any] = []
