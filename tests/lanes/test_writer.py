@@ -494,6 +494,35 @@ def test_an_event_loop_goes_on_while_rows_are_written(broker: Broker) -> None:
     assert (asyncio.run(main()), numbers(broker)) == (2, [1, 2])
 
 
+@pytest.mark.parametrize("room", [False, True], ids=["before there is room", "once there is room"])
+def test_a_cancelled_append_is_not_written(broker: Broker, room: bool) -> None:
+    """Its place in the line is free for the next one, whether it still waited or the thread that waits for room had found some."""
+
+    async def main() -> None:
+        gate = Gate("upload")
+        made = AsyncWriter(lambda: Writer(FakeLog(broker, gate), options(buffer_memory=8, batch_size=8)))
+        async with made as writer:
+            first = await writer.append({"n": 1}, position=1)
+            second = asyncio.create_task(writer.append({"n": 2}, position=2))
+            while not waiting(writer.writer):  # noqa: ASYNC110 - no event says that a thread waits
+                await asyncio.sleep(0.01)
+            if room:  # found while the loop is busy, so that nobody has taken it yet
+                gate.open.set()
+                assert_eventually(lambda: writer.writer.waiting_bytes == 0, SOON)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            gate.open.set()
+            third = await writer.append({"n": 3}, position=3)
+            await first
+            await third
+            await writer.flush()
+            assert writer.position == 3
+
+    asyncio.run(main())
+    assert numbers(broker) == [1, 3]
+
+
 def test_a_lane_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no dependency of the core; nothing was made."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -60,7 +60,11 @@ class Accumulator:
 
     def fits(self, turn: object, size: int) -> bool:
         """Whether the caller with this turn may add as many bytes now."""
-        return self._turns[0] is turn and self._used + size <= self._memory
+        return next(iter(self._turns), None) is turn and self._used + size <= self._memory
+
+    def waits(self, turn: object) -> bool:
+        """Whether the turn was not left."""
+        return turn in self._turns
 
     def leave(self, turn: object) -> None:
         self._turns.remove(turn)

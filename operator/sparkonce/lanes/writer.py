@@ -16,9 +16,11 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -161,6 +163,21 @@ def refuse_other_tables(objects: TableObjects) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _PreparedAppend:
+    """Rows that a lane could take."""
+
+    table: pa.Table
+    packed: pa.Table
+    """As the log keeps them."""
+    size: int
+    """Bytes that they need of the buffer."""
+    position: str
+    """JSON; empty if the append has none."""
+    known: pa.Schema
+    """Columns of the lane that they were fitted to."""
+
+
 class Writer:
     """The owner of a lane. Methods may be called from several threads; appends get their numbers in the order of the calls.
 
@@ -214,10 +231,38 @@ class Writer:
             OutputUnavailable: the rows have new columns, and the table did not say within `max_block` whether they fit; nothing was taken.
             LaneError: the writer has ended; says why.
         """
-        return self._taken(rows, position, deleted=False)
+        return self._taken(self._prepared(rows, position, deleted=False))
 
-    def _taken(self, rows: Any, position: Any, *, deleted: bool) -> Future[LaneEntry]:
+    def delete(self, rows: Any, *, position: Any = None) -> Future[LaneEntry]:
+        """Appends rows that say that their keys are gone: `rows` with true in the column `_deleted`. Other columns than the keys may be
+        left out. Arguments and errors as for `append`.
+
+        Raises:
+            InvalidInput: the lane has no keys.
+        """
+        return self._taken(self._prepared(rows, position, deleted=True))
+
+    def _taken(self, append: _PreparedAppend) -> Future[LaneEntry]:
+        with self._sender.changed, self._turn() as turn:
+            self._wait_for_room(turn, append.size)
+            return self._accepted(append)
+
+    async def _taken_on_loop(self, rows: Any, position: Any, *, deleted: bool) -> asyncio.Future[LaneEntry]:
+        """Takes rows once this coroutine goes on, and never in the thread that waits for room: a thread cannot be cancelled."""
+        append = await asyncio.to_thread(self._prepared, rows, position, deleted=deleted)
+        with self._turn() as turn:
+            if not self._has_room(turn, append.size):
+                await asyncio.to_thread(self._wait_for_room, turn, append.size)
+            handle = self._accepted(append)
+        return asyncio.wrap_future(handle)
+
+    def _prepared(self, rows: Any, position: Any, *, deleted: bool) -> _PreparedAppend:
+        """Rows and position that fit the lane; nothing is taken yet."""
         sender = self._sender
+        if deleted and not self.keys:
+            raise InvalidInput(
+                f"the lane {self.name} of {sender.log.uri} has no keys, and nothing can be deleted from it"
+            )
         text = "" if position is None else position_text(position, sender.log.position_limit)
         self._refuse_if_ended()
         known = sender.known
@@ -235,40 +280,37 @@ class Writer:
         if (columns := arrow.with_columns_of(known, table.schema)) is not known:
             since = time.monotonic() + sender.options.max_block - sender.options.delivery_timeout
             sender.repeated(lambda: sender.log.refuse_columns(arrow.spark_schema(columns)), since)
-        handle: Future[LaneEntry] = Future()
-        handle.set_running_or_notify_cancel()  # rows that were taken are written: it cannot be cancelled
-        with sender.changed:
-            self._refuse_if_ended()
-            self._wait_for_room(size)
-            if sender.known is not known:  # another thread has added columns meanwhile
-                table = arrow.fitted(table, sender.known)
-                packed = sender.log.packed(table)
-            sender.known = arrow.with_columns_of(sender.known, table.schema)
-            sender.outstanding.add(handle)
-            sender.buffer.add(packed, size, json.loads(text) if text else None, handle, now=time.monotonic())
-            sender.changed.notify_all()
-        return handle
+        return _PreparedAppend(table, packed, size, text, known)
 
-    def delete(self, rows: Any, *, position: Any = None) -> Future[LaneEntry]:
-        """Appends rows that say that their keys are gone: `rows` with true in the column `_deleted`. Other columns than the keys may be
-        left out. Arguments and errors as for `append`.
-
-        Raises:
-            InvalidInput: the lane has no keys.
-        """
-        if not self.keys:
-            raise InvalidInput(
-                f"the lane {self.name} of {self._sender.log.uri} has no keys, and nothing can be deleted from it"
-            )
-        return self._taken(rows, position, deleted=True)
-
-    def _wait_for_room(self, size: int) -> None:
+    @contextmanager
+    def _turn(self) -> Iterator[object]:
+        """A turn in the line for room: once it is the first and its rows fit, no other append can take that room."""
         sender = self._sender
-        turn = sender.buffer.ask()
-        sender.changed.notify_all()
+        with sender.changed:
+            turn = sender.buffer.ask()
+            sender.changed.notify_all()
         try:
+            yield turn
+        finally:
+            with sender.changed:
+                sender.buffer.leave(turn)
+                sender.changed.notify_all()
+
+    def _has_room(self, turn: object, size: int) -> bool:
+        with self._sender.changed:
+            return self._sender.buffer.fits(turn, size)
+
+    def _wait_for_room(self, turn: object, size: int) -> None:
+        """Also returns, or raises, once the turn was left."""
+        sender = self._sender
+        with sender.changed:
             sender.changed.wait_for(
-                lambda: sender.ended is not None or sender.closing or sender.buffer.fits(turn, size),
+                lambda: (
+                    sender.ended is not None
+                    or sender.closing
+                    or not sender.buffer.waits(turn)
+                    or sender.buffer.fits(turn, size)
+                ),
                 sender.options.max_block,
             )
             self._refuse_if_ended()
@@ -277,9 +319,24 @@ class Writer:
                     f"no room for {size} bytes became free within {sender.options.max_block:g} s: {sender.buffer.used} bytes of the lane "
                     f"{self.name} wait for {sender.log.uri}; the rows were not taken"
                 )
-        finally:
-            sender.buffer.leave(turn)
+
+    def _accepted(self, append: _PreparedAppend) -> Future[LaneEntry]:
+        """Takes rows for which there is room. Waits for nothing: an event loop calls it, too."""
+        sender = self._sender
+        handle: Future[LaneEntry] = Future()
+        handle.set_running_or_notify_cancel()  # rows that were taken are written: it cannot be cancelled
+        with sender.changed:
+            self._refuse_if_ended()
+            table, packed = append.table, append.packed
+            if sender.known is not append.known:  # another thread has added columns meanwhile
+                table = arrow.fitted(table, sender.known)
+                packed = sender.log.packed(table)
+            sender.known = arrow.with_columns_of(sender.known, table.schema)
+            sender.outstanding.add(handle)
+            position = json.loads(append.position) if append.position else None
+            sender.buffer.add(packed, append.size, position, handle, now=time.monotonic())
             sender.changed.notify_all()
+        return handle
 
     def _refuse_if_ended(self) -> None:
         if self._sender.ended is not None:
@@ -369,7 +426,9 @@ def _summary(ended: LaneError | None, failed: list[LaneError], *, late: int, all
 
 
 class AsyncWriter:
-    """A `Writer` for an event loop. `append` suspends while it waits for room, and its handle can be awaited."""
+    """A `Writer` for an event loop. `append` suspends while it waits for room, and its handle can be awaited.
+
+    An `append` or `delete` that is cancelled, or runs into a time limit, has taken nothing: its rows are not written."""
 
     def __init__(self, acquire: Callable[[], Writer]) -> None:
         self._acquire = acquire
@@ -393,13 +452,11 @@ class AsyncWriter:
 
     async def append(self, rows: Any, *, position: Any = None) -> asyncio.Future[LaneEntry]:
         """As `Writer.append`; the handle belongs to the running loop."""
-        handle = await asyncio.to_thread(self.writer.append, rows, position=position)
-        return asyncio.wrap_future(handle)
+        return await self.writer._taken_on_loop(rows, position, deleted=False)  # noqa: SLF001 - a thread's `append` in steps
 
     async def delete(self, rows: Any, *, position: Any = None) -> asyncio.Future[LaneEntry]:
         """As `Writer.delete`; the handle belongs to the running loop."""
-        handle = await asyncio.to_thread(self.writer.delete, rows, position=position)
-        return asyncio.wrap_future(handle)
+        return await self.writer._taken_on_loop(rows, position, deleted=True)  # noqa: SLF001 - as `append`
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """As `Writer.flush`."""
