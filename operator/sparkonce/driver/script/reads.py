@@ -153,7 +153,7 @@ class ScriptReads:
 
     def _place(self, session: Any, path: str, *, recursive: bool) -> _ReadPlace | None:
         # sparkonce itself reads files by their paths, thousands of them, and so may a script that was given them (`sparkonce.files`).
-        if f"/{layout.DATA}/" in path:
+        if layout.in_staging(path):
             return None
         parts = places.qualified(session, path).rstrip("/").split("/")
         first = next((at for at, part in enumerate(parts) if _GLOB.search(part)), len(parts))

@@ -62,6 +62,7 @@ REPLACED_IN_SLOT = 32
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
 _FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")
+_STAGED = re.compile(rf"/{DATA}/[^/]+-g\d+(?:-[bs]\d+)?/\d{{10}}-[0-9a-z]+/")
 _FILES = TypeAdapter(tuple[DataFile, ...])
 _PATHS = TypeAdapter(tuple[str, ...])
 
@@ -106,6 +107,11 @@ def staged(folder: str) -> tuple[int, str] | None:
     """Token and nonce of a staging folder; None if the path is not one."""
     match = _FOLDER.match(folder.rpartition("/")[2])
     return (int(match[1]), match[2]) if match else None
+
+
+def in_staging(location: str) -> bool:
+    """Whether a location lies in the folder of one write. A table's own folder may be called `_data`, too, or lie in one."""
+    return _STAGED.search(location) is not None
 
 
 def lineage_of(sink_key: str) -> tuple[str, int] | None:
