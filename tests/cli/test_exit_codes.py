@@ -14,6 +14,7 @@ from harness.patience import completed
 from sparkonce.blocking import run
 from sparkonce.cli.exits import ExitCode, code_of_error
 from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError, StoreFull, StoreUnavailable
+from sparkonce.local import prepare
 from sparkonce.model.record import HeldReason, Settling, State, Why
 from sparkonce.store.protocol import Updated
 from sparkonce.store.sqlite.store import SqliteStore
@@ -166,6 +167,45 @@ def test_the_remedy_of_a_mismatch_runs_what_the_file_says(desk: Desk) -> None:
     generation = desk.here("keys", "show", "write/numbers@1", "--json").told["record"]["generation"]
     assert generation == 2 + codes.count(ExitCode.SUCCEEDED)
     assert desk.attempts() == generation
+
+
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+def test_a_module_that_a_uri_names_is_part_of_the_job(desk: Desk, scheme: str) -> None:
+    """A changed one is a mismatch, as one that a path names is. A pattern in its place is refused before anything is written."""
+    module = desk.folder / "my lib.py"
+    named = f"{scheme}{module.as_posix().replace(' ', '%20')}"
+    module.write_text("x = 1")
+    desk.job(template={"deps": {"pyFiles": [named.replace("my", "*")]}})
+    said = desk.here("run", "job.yaml")
+    assert (said.code, desk.ledger.exists()) == (ExitCode.INVALID, False)
+    assert "deps.pyFiles[0]: " in said.err and "name one file of this machine" in said.err
+
+    desk.job(template={"deps": {"pyFiles": [named]}})
+    assert desk.here("run", "job.yaml").code == ExitCode.SUCCEEDED
+    assert desk.here("run", "job.yaml").first.startswith("replayed")
+    module.write_text("x = 2")
+    said = desk.here("run", "job.yaml")
+    assert (said.code, desk.attempts()) == (ExitCode.MISMATCH, 1)
+    assert f"differs: py file {named}" in said.out
+    assert desk.here("rerun", "-f", "job.yaml").code == ExitCode.SUCCEEDED
+
+
+def test_a_module_that_an_earlier_release_did_not_read_is_a_mismatch(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record has no digest of the module: the job is not run a second time, and the answer names the module. Its rerun has one."""
+    module = desk.folder / "lib.py"
+    module.write_text("x = 1")
+    read = prepare.contents_of
+    with monkeypatch.context() as earlier:
+        earlier.setattr(prepare, "contents_of", lambda *job, **how: dict(list(read(*job, **how).items())[:1]))
+        desk.job(template={"deps": {"pyFiles": [module.as_uri()]}})
+        assert desk.here("run", "job.yaml").code == ExitCode.SUCCEEDED
+    said = desk.here("run", "job.yaml")
+    assert (said.code, desk.attempts()) == (ExitCode.MISMATCH, 1)
+    assert f"differs: py file {module.as_uri()}" in said.out
+    assert desk.here("rerun", "-f", "job.yaml").code == ExitCode.SUCCEEDED
+    assert desk.here("run", "job.yaml").first.startswith("replayed: generation 2")
 
 
 @pytest.mark.parametrize("words", [(), ("write/numbers@1", "-f", "job.yaml")])

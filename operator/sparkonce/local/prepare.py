@@ -170,21 +170,26 @@ def contents_of(job: IdempotentJob, *, base: str, application: str | None = None
     """SHA-256 of the script and its --py-files, keyed by how a mismatch names them; the main file first. Raises: InvalidInput, NotHere."""
     template = LocalTemplate.of(job)
     check_paths(template, base)
-    main = application or absolute(template.main_file, base)
+    files = _counted(template, base=base, application=application)
+    main, _ = next(iter(files.values()))
     if "://" in main:
         where = "inside an image" if main.startswith("local:") else "not a file of this machine"
         raise NotHere(
             f"spec.template.spec.mainApplicationFile is {template.main_file}, which is {where}",
             "say where it is on this machine with --application FILE",
         )
-    contents = {
-        f"application file {Path(template.main_file).name}": _digest(main, "spec.template.spec.mainApplicationFile")
-    }
+    return {name: _digest(path, field) for name, (path, field) in files.items()}
+
+
+def _counted(template: LocalTemplate, *, base: str, application: str | None) -> dict[str, tuple[str, str]]:
+    """The files whose content must match, by how a mismatch names them: path and field. The main file first, wherever it is."""
+    main = application or absolute(template.main_file, base)
+    files = {f"application file {Path(template.main_file).name}": (main, "spec.template.spec.mainApplicationFile")}
     for number, file in enumerate(template.py_files):
-        if "://" not in file and f"py file {file}" not in contents:
+        if file.startswith("file:") or "://" not in file:
             field = f"spec.template.spec.deps.pyFiles[{number}]"
-            contents[f"py file {file}"] = _digest(absolute(file, base), field)
-    return contents
+            files.setdefault(f"py file {file}", (absolute(file, base), field))
+    return files
 
 
 def _digest(path: str, field: str) -> str:
@@ -197,7 +202,8 @@ def _digest(path: str, field: str) -> str:
         raise InvalidInput(f"{field}: {path} is {refused.what}; name a regular file") from None
     except OSError as problem:
         raise InvalidInput(
-            f"{field}: {path} cannot be read ({problem.strerror}); the path is relative to the job file"
+            f"{field}: {path} cannot be read ({problem.strerror}); name one file of this machine; "
+            "a relative path is relative to the job file"
         ) from None
     return digest.hexdigest()
 
