@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.desk import FAILS, OUTPUT, PATIENCE, WRITES, Desk
+from harness.desk import FAILS, OUTPUT, PATIENCE, WRITES, Desk, Said
 from harness.patience import completed
 from sparkonce.blocking import run
 from sparkonce.cli.exits import ExitCode, code_of_error
@@ -206,6 +207,60 @@ def test_a_module_that_an_earlier_release_did_not_read_is_a_mismatch(
     assert f"differs: py file {module.as_uri()}" in said.out
     assert desk.here("rerun", "-f", "job.yaml").code == ExitCode.SUCCEEDED
     assert desk.here("run", "job.yaml").first.startswith("replayed: generation 2")
+
+
+def _edited_by_its_first_attempt(desk: Desk, monkeypatch: pytest.MonkeyPatch, edit: str) -> Said:
+    """Runs a job whose first attempt edits a file of it and fails; what the command says once it gives up."""
+    monkeypatch.setenv("SPARKONCE_PATIENCE", "0.1")
+    fails = f"""
+    from pathlib import Path
+
+    if not Path("failed").exists():
+        Path("failed").touch()
+        {edit}
+        raise SystemExit("the first attempt fails")
+    """
+    (desk.folder / "lib.py").write_text("x = 1")
+    retry = {"maxAttempts": 2, "backoff": {"initial": "0s", "max": "0s"}}
+    desk.job(fails + WRITES, template={"deps": {"pyFiles": ["lib.py"]}}, retry=retry)
+    return desk.here("run", "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("file", "edit"),
+    [
+        ("job.py", "Path('job.py').open('a').write('# edited')"),
+        ("lib.py", "Path('lib.py').open('a').write('# edited')"),
+        ("lib.py", "Path('lib.py').unlink()"),
+    ],
+)
+def test_an_attempt_does_not_run_an_edited_file(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, file: str, edit: str
+) -> None:
+    """It is not started, which costs it nothing, and the sentence names the file. Once that is restored, the same attempt runs."""
+    said = _edited_by_its_first_attempt(desk, monkeypatch, edit)
+    assert (said.code, desk.attempts(), desk.commits()) == (ExitCode.UNAVAILABLE, 1, [])
+    assert (
+        f"{desk.folder / file} is not what it was when write/numbers@1 was sent, so that attempt 2 was not" in said.err
+    )
+
+    script = desk.folder / "job.py"
+    script.write_text(script.read_text().removesuffix("# edited"))
+    (desk.folder / "lib.py").write_text("x = 1")
+    said = desk.here("run", "job.yaml")
+    assert said.first == "succeeded: write/numbers@1, generation 1, attempt 2, 1 234 rows in numbers"
+    assert (len(desk.commits()), desk.attempts()) == (1, 2)
+
+
+def test_an_edited_job_runs_once_the_run_of_the_other_one_is_ended(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edited job is a mismatch; the commands that the sentence names end the run and run the edited job."""
+    said = _edited_by_its_first_attempt(desk, monkeypatch, "Path('job.py').open('a').write('# edited')")
+    assert desk.here("run", "job.yaml").code == ExitCode.MISMATCH
+    cancel, rerun = re.findall("`sparkonce ([^`]*)`", said.err)
+    desk.here(*cancel.split())
+    said = desk.here(*rerun.replace("FILE", "job.yaml").split())
+    assert said.first == "succeeded: write/numbers@1, generation 2, attempt 1, 1 234 rows in numbers"
+    assert len(desk.commits()) == 1
 
 
 @pytest.mark.parametrize("words", [(), ("write/numbers@1", "-f", "job.yaml")])

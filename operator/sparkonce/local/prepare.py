@@ -13,18 +13,18 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from sparkonce.attempt.decide import Policy
-from sparkonce.errors import InvalidInput
-from sparkonce.launch.submit import LocalTemplate, absolute, check_paths
+from sparkonce.errors import InvalidInput, LaunchUnavailable
+from sparkonce.launch.submit import LocalTemplate, absolute, check_paths, command_for
 from sparkonce.model import identity
 from sparkonce.model.identity import Key, derive
-from sparkonce.model.record import Address, Opener, Record, SpecBody
+from sparkonce.model.record import Address, Assignment, Opener, Record, SpecBody
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.model.validation import InvalidJob
 from sparkonce.sink.open import sinks_of, sinks_or_absent
@@ -34,6 +34,7 @@ from sparkonce.store.protocol import Request
 
 if TYPE_CHECKING:
     from sparkonce.attempt.drive import DrivenJob
+    from sparkonce.launch.local import Command
 
 REALM = "local"
 HEARTBEAT_TIMEOUT = 30
@@ -190,6 +191,38 @@ def _counted(template: LocalTemplate, *, base: str, application: str | None) -> 
             field = f"spec.template.spec.deps.pyFiles[{number}]"
             files.setdefault(f"py file {file}", (absolute(file, base), field))
     return files
+
+
+def command_as_sent(*, application: str | None = None) -> Callable[[Assignment], Command]:
+    """As `command_for`, for attempts that run what their job was when it was sent.
+
+    An edit in the seconds until Spark reads the file is not seen. A copy is not run in its place: a script would find neither the modules
+    beside it nor what it opens by `__file__`.
+
+    Raises, when the command is built: LaunchUnavailable: a file whose content must match has another one, or cannot be read."""
+    build = command_for(application=application)
+
+    def checked(assignment: Assignment) -> Command:
+        template = LocalTemplate.of(IdempotentJob.of(assignment.spec.job))
+        base = assignment.spec.base or str(Path.cwd())
+        for name, (path, field) in _counted(template, base=base, application=application).items():
+            sent = assignment.spec.contents.get(name)  # none where an earlier release did not read it
+            if sent is not None and _now(path, field) != sent:
+                raise LaunchUnavailable(
+                    f"{path} is not what it was when {assignment.key} was sent, so that attempt {assignment.attempt} was not started; "
+                    f"restore it and send the job again, or end this run with `sparkonce cancel {assignment.key}` and run the changed job "
+                    "with `sparkonce rerun -f FILE`"
+                )
+        return build(assignment)
+
+    return checked
+
+
+def _now(path: str, field: str) -> str | None:
+    try:
+        return _digest(path, field)
+    except InvalidInput:
+        return None
 
 
 def _digest(path: str, field: str) -> str:

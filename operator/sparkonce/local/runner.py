@@ -30,7 +30,7 @@ from sparkonce.attempt.decide import Decision, Observation
 from sparkonce.attempt.probe import probe
 from sparkonce.attempt.request import Answer, Answered, answer, replaces, unknown
 from sparkonce.errors import InvalidInput, LaunchUnavailable, OutputUnavailable, StoreUnavailable
-from sparkonce.local.prepare import Prepared, describe, recorded_sinks
+from sparkonce.local.prepare import Prepared, command_as_sent, describe, recorded_sinks
 from sparkonce.local.waiting import ReadPace, WaitingList
 from sparkonce.model.record import Outcome, Record, Result, State, StopWanted, Why
 from sparkonce.sink.protocol import Found
@@ -374,11 +374,10 @@ class LocalRunner:
     def engine(self, application: str | None = None) -> Drive:
         from sparkonce.attempt.drive import Drive
         from sparkonce.launch.local import LocalLauncher
-        from sparkonce.launch.submit import command_for
 
         return Drive(
             store=self.store,
-            launcher=self.launcher or LocalLauncher(self.attempts, command_for(application=application)),
+            launcher=self.launcher or LocalLauncher(self.attempts, command_as_sent(application=application)),
             describe=describe,
             wait=self.wait_or_cancel,
             new_nonce=lambda: uuid.uuid4().hex,
