@@ -16,6 +16,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
 
 from harness.captured_spark import captured, refused
 from harness.delta_jars import SESSION
@@ -236,6 +237,7 @@ def refusals(spark: SparkSession, folder: Path, *, warn: bool) -> tuple[dict[str
         "main by its name": lambda: spark.sql(f"INSERT INTO {NAME}.branch_main VALUES (90, 9, 9)"),
         "main by an option": lambda: spark.sql(f"INSERT INTO {NAME} WITH ('branch'='main') VALUES (90, 9, 9)"),
         "main by a writer": lambda: one.write.format("iceberg").option("branch", "main").mode("append").save(NAME),
+        "main by its name and a writer": lambda: one.writeTo(NAME).options(BRANCH="main").append(),
         "its setting": lambda: directed("spark.wap.branch"),
         "its identifier": lambda: directed("spark.wap.id"),
         "replace": lambda: spark.sql(f"CREATE OR REPLACE TABLE {NAME} USING iceberg AS SELECT 1 AS id"),
@@ -253,6 +255,16 @@ def refusals(spark: SparkSession, folder: Path, *, warn: bool) -> tuple[dict[str
         "call": lambda: spark.sql("CALL lake.system.rewrite_data_files('sales.orders')"),
         "evolution": lambda: spark.sql(
             f"MERGE WITH SCHEMA EVOLUTION INTO {NAME} t USING (SELECT 1L AS id, 2 AS w) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+        ),
+        "evolution by a writer": lambda: (
+            spark.range(1)
+            .selectExpr("id", "2 AS w")
+            .alias("s")
+            .mergeInto(NAME, expr("s.id = lake.sales.orders.id"))
+            .whenNotMatched()
+            .insertAll()
+            .withSchemaEvolution()
+            .merge()
         ),
         "stream": lambda: stream.toTable(NAME),
         "thread": lambda: threaded(lambda: spark.sql(insert)),

@@ -312,6 +312,9 @@ def undeclared(spark: Any, one: Any, folder: Path, table: str) -> dict[str, Call
         "createOrReplace": lambda: one.writeTo("known").createOrReplace(),
         "immediate": lambda: spark.sql("EXECUTE IMMEDIATE 'DELETE FROM known'"),
         "own identifier": lambda: one.write.format("delta").option("txnAppId", "a").mode("append").save("orders"),
+        "own identifier, by name": lambda: (
+            one.writeTo("known").option("txnAppId", "a").options(txnVersion=1).overwritePartitions()
+        ),
         "parquet twice": lambda: [one.write.mode("append").parquet("events") for _ in range(2)],
         "parquet option": lambda: one.write.mode("append").option("maxRecordsPerFile", "1").parquet("events"),
         "other output": lambda: one.write.mode("append").parquet("other"),

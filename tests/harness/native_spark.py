@@ -61,6 +61,9 @@ def main(folder: Path, jars: str) -> None:
         "restore": lambda: spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 0"),
         "script": lambda: spark.sql("BEGIN DELETE FROM named; END"),
         "own identifier": lambda: one.write.format("delta").option("txnAppId", "mine").mode("append").save(str(place)),
+        "own identifier, by name": lambda: (
+            one.writeTo("named").option("txnAppId", "mine").options(txnVersion=1).append()
+        ),
         "createOrReplace": lambda: one.writeTo("named").createOrReplace(),
         "stream": lambda: spark.readStream.format("rate").load().writeStream.format("noop").start(),
         "thread": lambda: threaded(lambda: spark.sql(f"DELETE FROM {table}")),

@@ -16,7 +16,6 @@ than append (it replaces the table) and a change of the table's columns, and sta
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 BRANCH, ID = "spark.wap.branch", "spark.wap.id"
 """Settings of a session that direct Iceberg's writes."""
 SPARK_TABLE = "org.apache.iceberg.spark.source.SparkTable"
-
-_EVOLVES = re.compile(r"\bWITH\s+SCHEMA\s+EVOLUTION\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -268,7 +265,7 @@ class BranchBlock(AttemptBlock):
             )
         if statement.call in ("save", "saveAsTable") and statement.kind not in _KEPT[statement.call]:
             self.refuse(f"{statement.call} in mode {statement.kind}, which would make the table anew")
-        if _EVOLVES.search(statement.text):
+        if statement.evolves:
             self.refuse("WITH SCHEMA EVOLUTION, which changes the table's columns before the block ends")
 
     def _refused_by_spark(self, error: Exception, statement: Statement, opened: OpenBranch, head: int) -> bool:

@@ -52,6 +52,7 @@ _WRITES = {
     "UpdateTable": "UPDATE",
     "DeleteFromTable": "DELETE",
 }
+_EVOLVES = re.compile(r"\bWITH\s+SCHEMA\s+EVOLUTION\b", re.IGNORECASE)
 _QUERIES = frozenset(
     "Project Filter Aggregate Sort GlobalLimit LocalLimit Limit Offset Distinct Union Except Intersect UnresolvedRelation "  # noqa: SIM905 - names
     "UnresolvedInlineTable LocalRelation UnresolvedHaving WithWindowDefinition SubqueryAlias OneRowRelation Join "
@@ -113,8 +114,8 @@ class Statement:
     """None: it is SQL."""
     call: str = "sql"
     """Python's name of the call; of writers their last method (`saveAsTable`)."""
-    text: str = ""
-    """SQL as it was given; empty for other calls."""
+    evolves: bool = False
+    """Whether it is a MERGE that may add columns to the table."""
 
     @property
     def by_path(self) -> bool:
@@ -352,7 +353,13 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             identify = described(self, table)
             return block.statement(
                 Statement(
-                    session=self, kind=kind, table=table, identify=identify, digest=digest, run=run, text=sqlQuery
+                    session=self,
+                    kind=kind,
+                    table=table,
+                    identify=identify,
+                    digest=digest,
+                    run=run,
+                    evolves=_EVOLVES.search(sqlQuery) is not None,
                 )
             )
 
@@ -378,8 +385,10 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
     def v2(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             run = functools.partial(original, self, *arguments, **named)
-            table = quoted(self._jwriter.tableName())
-            write = FrameWrite(frame=self._df, format="", mode=original.__name__)
+            table, options = quoted(self._jwriter.tableName()), _options_by_name(self._jwriter)
+            if (own := _own_option(options)) is not None:
+                return block.refuse(own, run, target=Target(session=self._spark, table=table))
+            write = FrameWrite(frame=self._df, format="", mode=original.__name__, options=tuple(options))
             return block.statement(_statement(self._spark, write, table, run, call="writeTo"))
 
         return wrapped
@@ -407,6 +416,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
                     digest=digest,
                     run=run,
                     call="mergeInto",
+                    evolves=bool(self._jwriter.schemaEvolutionEnabled()),
                 )
             )
 
@@ -483,10 +493,9 @@ def take_write(
     by_table = path is None or form in TABLES
     named_so = table if path is None else path if form == "iceberg" else f"{form}.`{path}`"
     options = {**options_of(jvm), **call.options}
-    for option, why in _OWN.items() if by_table else ():
-        if option.lower() in options:
-            at = Target(session=writer._spark, table=named_so)  # noqa: SLF001 - see above
-            return block.refuse(f"a write with its own {option}, {why}", call.run, target=at)
+    if by_table and (own := _own_option(options)) is not None:
+        at = Target(session=writer._spark, table=named_so)  # noqa: SLF001 - see above
+        return block.refuse(own, call.run, target=at)
     into = given.get("overwrite") if "tableName" in given else None  # of insertInto
     mode = str(given.get("mode") or (("append", "overwrite")[into] if into is not None else jvm.curmode())).lower()
     by, named = given.get("partitionBy"), jvm.partitioningColumns()
@@ -508,8 +517,13 @@ def take_write(
 
 TABLES = ("delta", "iceberg")
 """Formats of tables. Iceberg takes a table's name for its path."""
-_OWN = {"txnAppId": "which numbers it already", "branch": "which sends it elsewhere"}
+_OWN = {"txnAppId": "which numbers it already (leave it out)", "branch": "which sends it elsewhere (leave it out)"}
 """Options of a writer that take the place of what a block sets."""
+
+
+def _own_option(options: Mapping[str, str]) -> str | None:
+    """The first such option among these, for a sentence."""
+    return next((f"a write with its own {name}, {why}" for name, why in _OWN.items() if name.lower() in options), None)
 
 
 _MODES = {"error": "errorifexists", "default": "errorifexists"}
@@ -522,7 +536,18 @@ def _items(sequence: Any) -> list[Any]:
 
 def options_of(jvm: Any) -> dict[str, str]:
     """The options of a reader or writer of DataFrames, given as its object in the JVM, by their names in lower case."""
-    pairs = _items(jvm.extraOptions().toSeq())
+    return _named(jvm.extraOptions())
+
+
+def _options_by_name(jvm: Any) -> dict[str, str]:
+    """The same of a writer of `df.writeTo`, which has no public way to ask for them."""
+    field = jvm.getClass().getDeclaredField("options")
+    field.setAccessible(True)
+    return _named(field.get(jvm))
+
+
+def _named(options: Any) -> dict[str, str]:
+    pairs = _items(options.toSeq())
     return {str(each._1()).lower(): str(each._2()) for each in pairs}  # noqa: SLF001 - pairs of Scala's
 
 

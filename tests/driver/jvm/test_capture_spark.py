@@ -131,6 +131,7 @@ def test_what_no_output_takes_is_refused_before_it_runs(facts: dict[str, Any]) -
     assert {name: said for name, said in facts["refused"].items() if not str(said).startswith(REFUSED)} == {}
     assert facts["written by refused calls"] == [True, []]
     assert "secret" not in facts["refused"]["jdbc"]
+    assert "a write with its own txnAppId, which numbers it already" in facts["refused"]["own identifier, by name"]
     assert "lets it pass" in facts["refused"]["csv"] and "lets it pass" not in facts["refused"]["stream"]
     assert "delta: {path: '" in facts["refused"]["delta"] and "slotLog: {path: '" in facts["refused"]["parquet"]
 
@@ -210,7 +211,9 @@ def test_what_would_escape_the_branch_is_refused(iceberg: dict[str, Any], beside
         "main by its name": "names a branch or tag",
         "overwrite": "saveAsTable in mode overwrite replaces",
         "saved": "there is one already",
+        "main by its name and a writer": "a write with its own branch, which sends it elsewhere",
         "evolution": "changes the table's columns",
+        "evolution by a writer": "changes the table's columns",
         "drop": "output orders takes INSERT",
         "odd table": "with bucket(4, id)",
     }
