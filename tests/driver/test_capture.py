@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -143,6 +144,84 @@ def test_a_write_that_passes_is_named_in_the_result_before_it_runs(tmp_path: Pat
         "a to postgresql://me@db/x",
     )
     assert max(map(len, values)) <= WARNING
+
+
+PACKAGE = """
+class DeltaTable:
+    def delete(self): return 1
+    @classmethod
+    def convertToDelta(cls, session, identifier): return cls
+    def clone(self, target): return 1
+
+    update = vacuum = delete
+
+class DeltaMergeBuilder:
+    def execute(self): return 1
+
+class DeltaTableBuilder(DeltaMergeBuilder):
+    def execute(self): return 1
+"""
+"""What `delta.tables` has, in a version without some of the methods."""
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[ScriptWrites]:
+    """A capture whose script runs."""
+    _, watched = begun(tmp_path)
+    watched.watch()
+    yield watched
+    watched._hooks.__exit__(None, None, None)
+
+
+def test_a_package_that_is_imported_late_is_watched(
+    tmp_path: Path, watching: ScriptWrites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writes are refused, by methods of classes and of objects, also once it is imported anew; afterwards they are its own again."""
+    (tmp_path / "delta").mkdir()
+    (tmp_path / "delta" / "tables.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "delta", None)
+    del sys.modules["delta"]
+    found = importlib.import_module("delta.tables")
+    monkeypatch.setitem(sys.modules, "delta.tables", found)
+    calls: list[Callable[[], object]] = [
+        lambda: found.DeltaTable().delete(),
+        lambda: found.DeltaTable().clone("other"),
+        lambda: found.DeltaTable.convertToDelta(None, "parquet.`x`"),
+        lambda: found.DeltaMergeBuilder().execute(),
+        lambda: found.DeltaTableBuilder().execute(),
+    ]
+    for _ in range(2):
+        for call in calls:
+            watching._refused = None
+            with pytest.raises(UndeclaredOutput, match=r"Delta\w+\.\w+\(\).*It was not run"):
+                call()
+        importlib.reload(found)
+    watching._hooks.__exit__(None, None, None)
+    assert [found.DeltaTable().delete(), found.DeltaTable.convertToDelta(None, "x")] == [1, found.DeltaTable]
+    watching.watch()
+
+
+def test_a_model_is_refused_like_any_other_file(tmp_path: Path, watching: ScriptWrites) -> None:
+    """Before its writer removes what is there; with `Warn` it passes, and not into the folder of an output."""
+    ml: Any = importlib.import_module("pyspark.ml.util")
+    regression: Any = importlib.import_module("pyspark.mllib.regression")
+    saves: list[Callable[[], object]] = [
+        lambda: ml.MLWriter().overwrite().save("/elsewhere"),
+        lambda: ml.JavaMLWriter.__new__(ml.JavaMLWriter).save(path="/elsewhere"),
+        lambda: regression.LinearRegressionModel([1.0], 0.0).save(None, "/elsewhere"),
+    ]
+    for save in saves:
+        watching._refused = None
+        with pytest.raises(
+            UndeclaredOutput, match=r"save\(\) to /elsewhere.*`capture: {undeclared: Warn}` in spec lets"
+        ):
+            save()
+    watching._refused, watching._warn = None, True
+    with pytest.raises(NotImplementedError, match="MLWriter is not yet implemented"):
+        ml.MLWriter().save("/elsewhere")
+    with pytest.raises(InvalidInput, match="output events takes"):
+        ml.MLWriter().save(str(tmp_path / "events" / "model"))
 
 
 def test_overwritten_parquet_replaces_the_rows_of_the_slot_log(tmp_path: Path) -> None:

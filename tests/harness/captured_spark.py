@@ -7,11 +7,13 @@ separate process, because the jars must be there when its JVM starts.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -167,7 +169,12 @@ def main(folder: Path, jars: str) -> None:
     facts["issued twice"] = (numbers() == facts["left"], versions() == before)
     third = captured(attempt)
     replayed(second, third)
-    facts["refused"] = {name: refused(third, call) for name, call in undeclared(spark, one, folder, table).items()}
+    calls = undeclared(spark, one, folder, table)
+    facts["refused"] = {name: refused(third, call) for name, call in calls.items()}
+    # Delta's package for Python, which a driver may have only once its session is there.
+    sys.path.append(jars.partition(",")[0])
+    calls = by_packages(spark, folder)
+    facts["refused, of packages"] = {name: refused(third, call) for name, call in calls.items()}
     facts["written by refused calls"] = (
         versions() == before,
         sorted(path.name for path in folder.iterdir() if path.name.startswith("no-")),
@@ -185,10 +192,14 @@ def main(folder: Path, jars: str) -> None:
     facts["reading refused"] = third._refused is not None
     fourth = captured(attempt, warn=True)
     replayed(third, fourth)
+    from pyspark.ml.feature import Tokenizer
+
     one.write.csv(str(folder / "yes-csv"))
+    Tokenizer().save(str(folder / "yes-model"))
     spark.sql(f"CREATE TABLE passes USING parquet LOCATION '{folder}/yes-table' AS SELECT 1 AS a")
     facts["passed"] = names("yes-")
     unseen: dict[str, Callable[[], object]] = {
+        "model": lambda: Tokenizer().write().overwrite().save(str(orders / "model")),
         "folder": lambda: one.write.csv(str(orders / "x")),
         "replace": lambda: one.writeTo("known").createOrReplace(),
         "immediate": lambda: spark.sql("EXECUTE IMMEDIATE 'DELETE FROM known'"),
@@ -322,6 +333,33 @@ def undeclared(spark: Any, one: Any, folder: Path, table: str) -> dict[str, Call
         "folder above": lambda: one.write.mode("overwrite").json(str(folder)),
         "thread": lambda: threaded(lambda: one.write.format("delta").mode("append").save("orders")),
         "session": lambda: other.sql(f"INSERT INTO {table} SELECT 1L, 1"),
+    }
+
+
+def by_packages(spark: Any, folder: Path) -> dict[str, Callable[[], object]]:
+    """Calls of packages that are imported late; none of them may run. What Delta's would ask the JVM a stand-in answers: the JVM's part of
+    that package needs another version of Spark."""
+    from pyspark.ml.feature import Tokenizer
+    from pyspark.ml.util import DefaultParamsWriter
+    from pyspark.mllib.regression import LinearRegressionModel
+
+    delta: Any = importlib.import_module("delta.tables")
+    known, builder = delta.DeltaTable(spark, Mock()), delta.DeltaTableBuilder(spark, Mock())
+    weights: Any = [1.0]
+    plain = str(folder / "no-model")
+    return {
+        "merge": lambda: known.merge(spark.range(1), "known.id = 7").whenMatchedDelete().execute(),
+        "delete": lambda: known.delete("id = 7"),
+        "generate": lambda: known.generate("symlink_format_manifest"),
+        "clone": lambda: known.clone("other", isShallow=True),
+        "clone of a version": lambda: known.cloneAtVersion(0, "other", isShallow=True),
+        "clone of a time": lambda: known.cloneAtTimestamp("2024-05-01", "other", isShallow=True),
+        "convert": lambda: delta.DeltaTable.convertToDelta(spark, f"parquet.`{folder}/plain`"),
+        "create": lambda: builder.location("other").execute(),
+        "model": lambda: Tokenizer().save(plain),
+        "model over another": lambda: Tokenizer().write().overwrite().save(plain),
+        "model of Python's": lambda: DefaultParamsWriter(Tokenizer()).overwrite().save(plain),
+        "model of mllib": lambda: LinearRegressionModel(weights, 0.0).save(spark.sparkContext, plain),
     }
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import inspect
 import json
 import re
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from sparkonce.driver.hooks import Hook, HooksOfModules, hooked
 from sparkonce.errors import AttemptEnded, InvalidInput
 from sparkonce.model.spec import WriteMode
 
@@ -317,18 +317,12 @@ def with_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterato
                 session.conf.set(name, old)
 
 
-@contextlib.contextmanager
-def recognised(block: TakesCalls, others: Sequence[Hook] = ()) -> Iterator[None]:
-    """Hands the statements of this process to the block while the context is open. others: further calls to hand over."""
-    with contextlib.ExitStack() as undo:
-        for owner, name, wrapper in [*_of_spark(block), *_of_delta(block), *others]:
-            original = owner.__dict__[name]
-            setattr(owner, name, functools.wraps(original)(wrapper(original)))
-            undo.callback(setattr, owner, name, original)
-        yield
-
-
-Hook = tuple[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+def recognised(
+    block: TakesCalls, others: Sequence[Hook] = (), modules: HooksOfModules | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Hands the statements of this process to the block while the context is open. others, modules: further calls to hand over."""
+    delta = functools.partial(_of_delta, block)
+    return hooked([*_of_spark(block), *others], {"delta.tables": delta, **(modules or {})})
 
 
 def _of_spark(block: TakesCalls) -> list[Hook]:
@@ -576,20 +570,23 @@ def _option(writer: Any, name: str) -> str | None:
     return str(found.get()) if found.isDefined() else None
 
 
-def _of_delta(block: TakesCalls) -> list[Hook]:
-    """The hooks of the Python package delta-spark; none where it is not installed."""
-    try:
-        tables = importlib.import_module("delta.tables")
-    except ModuleNotFoundError:
-        return []
-    DeltaMergeBuilder, DeltaTable = tables.DeltaMergeBuilder, tables.DeltaTable  # noqa: N806 - classes
+_OF_DELTA = (
+    "vacuum optimize restoreToVersion restoreToTimestamp upgradeTableProtocol addFeatureSupport dropFeatureSupport generate convertToDelta "  # noqa: SIM905 - names
+    "clone cloneAtVersion cloneAtTimestamp".split()
+)
+"""Methods of `DeltaTable` that are no statements in SQL either."""
 
-    writes = "update delete vacuum optimize restoreToVersion restoreToTimestamp upgradeTableProtocol addFeatureSupport dropFeatureSupport"
+
+def _of_delta(block: TakesCalls, tables: Any) -> list[Hook]:
+    """The hooks of the Python package delta-spark, given as its module `delta.tables`."""
+    builder = "DeltaTableBuilder.execute(), whose SQL is CREATE TABLE IF NOT EXISTS"
+    others = [name for name in _OF_DELTA if name in tables.DeltaTable.__dict__]
     return [
-        (DeltaMergeBuilder, "execute", _refused(block, "DeltaTable.merge(); write it as SQL")),
+        (tables.DeltaMergeBuilder, "execute", _refused(block, "DeltaTable.merge(); write it as SQL")),
+        (tables.DeltaTableBuilder, "execute", _refused(block, builder)),
         *(
-            (DeltaTable, name, _refused(block, f"DeltaTable.{name}(); write it as SQL"))
-            for name in writes.split()
-            if name in DeltaTable.__dict__
+            (tables.DeltaTable, name, _refused(block, f"DeltaTable.{name}(); write it as SQL"))
+            for name in ("update", "delete")
         ),
+        *((tables.DeltaTable, name, _refused(block, f"DeltaTable.{name}()")) for name in others),
     ]

@@ -137,6 +137,30 @@ def test_what_no_output_takes_is_refused_before_it_runs(facts: dict[str, Any]) -
 
 
 @pytest.mark.spark
+def test_calls_of_packages_are_refused_however_late_they_are_imported(facts: dict[str, Any]) -> None:
+    """Those of Delta's package that write or make a table, which may become importable with the session, and models, whose writers remove
+    the folder before they write."""
+    said = dict(facts["refused, of packages"])
+    assert {name: text for name, text in said.items() if not str(text).startswith(REFUSED)} == {}
+    expected = {
+        "merge": "DeltaTable.merge(); write it as SQL",
+        "delete": "DeltaTable.delete(); write it as SQL",
+        "generate": "DeltaTable.generate()",
+        "clone": "DeltaTable.clone()",
+        "clone of a version": "DeltaTable.cloneAtVersion()",
+        "clone of a time": "DeltaTable.cloneAtTimestamp()",
+        "convert": "DeltaTable.convertToDelta()",
+        "create": "DeltaTableBuilder.execute(), whose SQL is CREATE TABLE IF NOT EXISTS",
+        "model": "JavaMLWriter.save() to ",
+        "model over another": "JavaMLWriter.save() to ",
+        "model of Python's": "MLWriter.save() to ",
+        "model of mllib": "LinearRegressionModel.save() to ",
+    }
+    assert {name: text for name, text in said.items() if expected[name] not in str(text)} == {}
+    assert "belongs in a job of its own" in said["clone"] and "lets it pass" in said["model"]
+
+
+@pytest.mark.spark
 def test_reading_is_never_disturbed(facts: dict[str, Any]) -> None:
     """Queries, temporary views, caches, settings."""
     assert (facts["reads"], facts["reading refused"]) == (7, False)
@@ -145,7 +169,7 @@ def test_reading_is_never_disturbed(facts: dict[str, Any]) -> None:
 @pytest.mark.spark
 def test_with_warn_writes_elsewhere_pass_but_not_into_an_output(facts: dict[str, Any]) -> None:
     """What the script writes elsewhere is made. What changes an output's folder, or whose target cannot be told, is refused as ever."""
-    assert facts["passed"] == ["yes-csv", "yes-table"]
+    assert facts["passed"] == ["yes-csv", "yes-model", "yes-table"]
     assert {
         name: said for name, said in facts["refused beside warn"].items() if not str(said).startswith(REFUSED)
     } == {}

@@ -33,6 +33,7 @@ from sparkonce.blocking import run
 from sparkonce.driver import places
 from sparkonce.driver.branch import BranchBlock
 from sparkonce.driver.context import Job
+from sparkonce.driver.hooks import Hook, HooksOfModules
 from sparkonce.driver.native import Native
 from sparkonce.driver.script.creates import declared_by
 from sparkonce.driver.script.reads import ScriptReads
@@ -41,7 +42,6 @@ from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
     Call,
     FrameWrite,
-    Hook,
     Statement,
     Target,
     described,
@@ -120,7 +120,7 @@ class ScriptWrites:
 
     def watch(self) -> None:
         """Recognises writes from now on, for good: threads of the script may outlive it."""
-        self._hooks = recognised(self, [*_other_calls(self), *self._of_job()])
+        self._hooks = recognised(self, [*_other_calls(self), *self._of_job()], _of_models(self))
         self._hooks.__enter__()
 
     def end(self) -> None:
@@ -372,8 +372,10 @@ class ScriptWrites:
         else:
             line = places.line_for(form, where, mode, self._names, base=self._base)
         remedy = f"To make it once, add `{line}` to spec.outputs" if line else "No kind of output takes it"
-        passes = "; `capture: {undeclared: Warn}` in spec lets it pass" if told else ""
-        return UndeclaredOutput(f"the script writes what no output declares: {said}. It was not run. {remedy}{passes}")
+        passes = "`capture: {undeclared: Warn}` in spec lets it pass" if told else "it belongs in a job of its own"
+        return UndeclaredOutput(
+            f"the script writes what no output declares: {said}. It was not run. {remedy}; {passes}"
+        )
 
     def _fail(self, error: SparkonceError) -> NoReturn:
         """Ends the job, not only the attempt: the next one would run the same script."""
@@ -674,19 +676,6 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
 
         return wrapping
 
-    def elsewhere(what: str, place: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapped(*arguments: Any, **named: Any) -> Any:
-                given = inspect.signature(original).bind(*arguments, **named).arguments
-                where = given.get(place)
-                return capture.other(
-                    what, where if isinstance(where, str) else "", functools.partial(original, *arguments, **named)
-                )
-
-            return wrapped
-
-        return wrapping
-
     hooks: list[Hook] = [
         (DataFrameWriter, form, shortcut(form))
         for form in ("parquet", "json", "csv", "orc", "text", "xml", "jdbc")
@@ -697,9 +686,44 @@ def _other_calls(capture: ScriptWrites) -> list[Hook]:
     hooks += [(SparkSession, "table", by_name(lambda session: session, "tableName"))]
     hooks += [(DataFrameReader, "table", by_name(lambda reader: reader._spark, "tableName"))]
     hooks += [(SparkSession.Builder, name, session) for name in ("getOrCreate", "create")]
-    hooks += [(RDD, name, elsewhere(f"RDD.{name}()", "path")) for name in RDD.__dict__ if name.startswith("saveAs")]
     hooks += [
-        (Catalog, name, elsewhere(f"spark.catalog.{name}()", "tableName"))
+        (RDD, name, _elsewhere(capture, f"RDD.{name}()", "path")) for name in RDD.__dict__ if name.startswith("saveAs")
+    ]
+    hooks += [
+        (Catalog, name, _elsewhere(capture, f"spark.catalog.{name}()", "tableName"))
         for name in ("createTable", "createExternalTable")
     ]
     return hooks
+
+
+def _elsewhere(capture: ScriptWrites, what: str, place: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps a call outside of Spark SQL. place: its argument that says where it writes."""
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            where = inspect.signature(original).bind(*arguments, **named).arguments.get(place)
+            run = functools.partial(original, *arguments, **named)
+            return capture.other(what, where if isinstance(where, str) else "", run)
+
+        return wrapped
+
+    return wrapping
+
+
+def _of_models(capture: ScriptWrites) -> HooksOfModules:
+    """Hooks of the classes by which pyspark.ml and pyspark.mllib save models: mostly the JVM writes them."""
+
+    def hooks(module: Any) -> list[Hook]:
+        own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+        base = getattr(module, "MLWriter", object)  # in pyspark.ml others have a `save`, too, which calls a writer's
+        return [
+            (each, "save", _elsewhere(capture, f"{each.__name__}.save()", "path"))
+            for each in own
+            if "save" in each.__dict__ and issubclass(each, base)
+        ]
+
+    return {f"pyspark.{name}": hooks for name in _SAVING}
+
+
+_SAVING = ("ml.util", "mllib.util", "mllib.classification", "mllib.clustering", "mllib.regression")
+"""Modules of PySpark with such classes."""
