@@ -47,6 +47,12 @@ READING = (
     "SHOW TBLPROPERTIES {t}",
     "USE default",
 )
+FORMATTED = {
+    "SELECT {t.id} FROM {t} WHERE {t[v]} >= {low}": [[50]],
+    "SELECT id FROM {t} WHERE id IN {ids}": [[50]],
+    "SELECT {name} AS name, count(*) AS n FROM {t} a JOIN {t} b USING (id)": [["a'b", 1]],
+}
+"""Queries whose braces PySpark fills in, and their rows."""
 DELTA = ("orders", "made", "named", "managed", "declared")
 DECLARES = """CREATE TABLE IF NOT EXISTS declared (id BIGINT NOT NULL COMMENT 'the order', v INT, code VARCHAR(5), day DATE)
 USING delta PARTITIONED BY (day) LOCATION '{place}'"""
@@ -104,7 +110,7 @@ def main(folder: Path, jars: str) -> None:
         lambda: spark.sql(
             "MERGE INTO known t USING (SELECT * FROM range(3, 5)) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 9)"
         ),
-        lambda: spark.sql(f"UPDATE {table} SET v = 7 WHERE id = 0"),
+        lambda: spark.sql("UPDATE {t} SET v = {v} WHERE id = 0", t=expr("known"), v=7),
         lambda: one.write.insertInto("known"),
         lambda: one.writeTo("known").append(),
         lambda: one.alias("s").mergeInto("known", expr("s.id = known.id")).whenMatched().update({"v": lit(2)}).merge(),
@@ -180,6 +186,7 @@ def main(folder: Path, jars: str) -> None:
         sorted(path.name for path in folder.iterdir() if path.name.startswith("no-")),
     )
     third._refused = None
+    facts["formatted"] = {text: refused(third, functools.partial(formatted, spark, one, text)) for text in FORMATTED}
     facts["reads"] = spark.sql(f"SELECT count(*) AS n FROM {table}").collect()[0]["n"]
     for text in READING:
         spark.sql(text.format(t=table)).collect()
@@ -361,6 +368,11 @@ def by_packages(spark: Any, folder: Path) -> dict[str, Callable[[], object]]:
         "model of Python's": lambda: DefaultParamsWriter(Tokenizer()).overwrite().save(plain),
         "model of mllib": lambda: LinearRegressionModel(weights, 0.0).save(spark.sparkContext, plain),
     }
+
+
+def formatted(spark: Any, one: Any, text: str) -> None:
+    found = [list(row) for row in spark.sql(text, t=one, low=1, ids=(50, 2), name="a'b").collect()]
+    assert found == FORMATTED[text], found
 
 
 if __name__ == "__main__":

@@ -340,7 +340,7 @@ def sql(job: Job, text: str, output: str, *, args: Any = None, session: SparkSes
     spark = session or Sessions.getActiveSession() or Sessions.builder.getOrCreate()
     takes = f"job.sql() takes one INSERT, UPDATE, DELETE or MERGE on output {output}, and not"
     try:
-        writes = of_sql(spark, text, {})
+        writes = of_sql(spark, text)
     except InvalidInput as refused:
         raise InvalidInput(f"{takes} {refused}") from None
     if writes is None:

@@ -243,15 +243,27 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def of_sql(session: SparkSession, text: str, arguments: dict[str, Any]) -> tuple[str, str] | None:
-    """What a text of SQL writes: the kind of statement and the table's name. None: it only reads.
+@contextlib.contextmanager
+def _filled_in(session: SparkSession, text: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """The text with `spark.sql`'s keyword arguments in place of its braces. DataFrames among them are temporary views meanwhile. Errors of
+    PySpark pass through."""
+    from pyspark.sql.sql_formatter import SQLStringFormatter
 
-    arguments: `spark.sql`'s own, of which each name in braces is taken for an identifier.
+    formatter = SQLStringFormatter(session)
+    try:
+        yield formatter.format(text, **arguments) if arguments else text
+    finally:
+        formatter.clear()
+
+
+def of_sql(session: SparkSession, text: str, *, given: str = "") -> tuple[str, str] | None:
+    """What a text of SQL writes: the kind of statement and the table's name. None: it only reads. given: the text as an error shows it, if
+    it was another one before its braces were filled in.
 
     Raises: NoStatement: a command that a block does not take. Errors of Spark's parser pass through."""
-    parsed = text.format(**{name: name for name in arguments}) if arguments else text
+    said = _shown(given or text)
     java: Any = session
-    plan = java._jsparkSession.sessionState().sqlParser().parsePlan(parsed)  # noqa: SLF001 - Python's API has no parser
+    plan = java._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001 - Python's API has no parser
     if _name(plan) == "UnresolvedWith":
         plan = plan.child()
     name = _name(plan)
@@ -263,15 +275,15 @@ def of_sql(session: SparkSession, text: str, arguments: dict[str, Any]) -> tuple
     if _HARMLESS.match(name) and not _NOT_HARMLESS.match(name):
         return None
     if name not in _WRITES:
-        raise NoStatement(f"{_shown(text)} ({name})", plan)
+        raise NoStatement(f"{said} ({name})", plan)
     target = plan.table() if name in ("InsertIntoStatement", "OverwriteByExpression") else plan.children().apply(0)
     while _name(target) == "SubqueryAlias":
         target = target.child()
     if _name(target) != "UnresolvedRelation":
-        raise NoStatement(f"{_shown(text)} (whose table has no plain name)", plan)
+        raise NoStatement(f"{said} (whose table has no plain name)", plan)
     # They may name another branch, or a transaction of their own. Spark has one for itself.
     if any(name != "__required_write_privileges__" for name in target.options().keySet()):
-        raise NoStatement(f"{_shown(text)} (whose table has options)", plan)
+        raise NoStatement(f"{said} (whose table has options)", plan)
     return _WRITES[name], quoted(target.multipartIdentifier())
 
 
@@ -336,26 +348,25 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             def run() -> Any:
                 return original(self, sqlQuery, args, **kwargs)
 
-            try:
-                found = of_sql(self, sqlQuery, kwargs)
-            except NoStatement as refused:
-                return block.refuse(str(refused), run, target=Target(session=self, plan=refused.plan))
-            if found is None:
-                return run()
-            kind, table = found
-            digest = _digest("sql", sqlQuery)
-            identify = described(self, table)
-            return block.statement(
-                Statement(
-                    session=self,
-                    kind=kind,
-                    table=table,
-                    identify=identify,
-                    digest=digest,
-                    run=run,
-                    evolves=_EVOLVES.search(sqlQuery) is not None,
+            with _filled_in(self, sqlQuery, kwargs) as text:
+                try:
+                    found = of_sql(self, text, given=sqlQuery)
+                except NoStatement as refused:
+                    return block.refuse(str(refused), run, target=Target(session=self, plan=refused.plan))
+                if found is None:
+                    return run()
+                kind, table = found
+                return block.statement(
+                    Statement(
+                        session=self,
+                        kind=kind,
+                        table=table,
+                        identify=described(self, table),
+                        digest=_digest("sql", sqlQuery),
+                        run=run,
+                        evolves=_EVOLVES.search(sqlQuery) is not None,
+                    )
                 )
-            )
 
         return wrapped
 

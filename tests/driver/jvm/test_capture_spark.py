@@ -161,6 +161,12 @@ def test_calls_of_packages_are_refused_however_late_they_are_imported(facts: dic
 
 
 @pytest.mark.spark
+def test_a_query_with_braces_is_pysparks(facts: dict[str, Any]) -> None:
+    """DataFrames, their columns, numbers, tuples and texts."""
+    assert {text: said for text, said in facts["formatted"].items() if said is not None} == {}
+
+
+@pytest.mark.spark
 def test_reading_is_never_disturbed(facts: dict[str, Any]) -> None:
     """Queries, temporary views, caches, settings."""
     assert (facts["reads"], facts["reading refused"]) == (7, False)
