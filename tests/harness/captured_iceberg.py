@@ -76,6 +76,7 @@ def main(folder: Path, jars: str, url: str) -> None:
     facts["overtaken"] = overtaken(spark, folder)
     facts["refused"], facts["left by refused calls"] = refusals(spark, folder, warn=False)
     facts["refused beside warn"], facts["left beside warn"] = refusals(spark, folder, warn=True)
+    facts["ordered beside warn"] = len(catalog().load_table("sales.other").sort_order().fields)
     (folder / "facts.json").write_text(json.dumps(facts))
     spark.stop()
 
@@ -249,6 +250,9 @@ def refusals(spark: SparkSession, folder: Path, *, warn: bool) -> tuple[dict[str
         "saved": lambda: one.write.format("iceberg").save(NAME),
         "alter": lambda: spark.sql(f"ALTER TABLE {NAME} DROP COLUMN v"),
         "alter branch": lambda: spark.sql(f"ALTER TABLE {NAME} CREATE OR REPLACE BRANCH main"),
+        "order": lambda: spark.sql(f"ALTER TABLE {NAME} WRITE ORDERED BY id"),
+        "distribution": lambda: spark.sql(f"ALTER TABLE {NAME} WRITE DISTRIBUTED BY PARTITION"),
+        "identifier": lambda: spark.sql(f"ALTER TABLE {NAME} SET IDENTIFIER FIELDS id"),
         "partitions": lambda: spark.sql(f"ALTER TABLE {NAME} ADD PARTITION FIELD v"),
         "drop": lambda: spark.sql(f"DROP TABLE IF EXISTS {NAME}"),
         "truncate": lambda: spark.sql(f"TRUNCATE TABLE {NAME}"),
@@ -287,6 +291,8 @@ def refusals(spark: SparkSession, folder: Path, *, warn: bool) -> tuple[dict[str
     script.watch()
     script.session(spark)
     before = state()
+    if warn:
+        spark.sql("ALTER TABLE lake.sales.other WRITE ORDERED BY id")
     said = {name: refused(script, call) for name, call in (calls | ({} if warn else undeclared)).items()}
     script._hooks.__exit__(None, None, None)
     spark.conf.unset("spark.wap.branch")

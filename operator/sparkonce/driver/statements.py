@@ -40,11 +40,10 @@ METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """Text of the next commit that `DESCRIBE HISTORY` shows."""
 
 _HARMLESS = re.compile(
-    r"(Show|Describe|Explain|Set|Reset|Cache|Uncache|ClearCache|Refresh)[A-Z]|(Show|Describe|Explain|Set|Reset)$"
-    r"|CreateViewCommand|CreateTempViewUsing|CreateVariable|DropVariable|AddJarsCommand"
+    r"(Show|Describe|Explain|Reset|Cache|Uncache|ClearCache|Refresh)[A-Z]|Set(Command|CatalogCommand|CatalogAndNamespace|NamespaceCommand"
+    r"|Variable)$|CreateViewCommand|CreateTempViewUsing|CreateVariable|DropVariable|AddJarsCommand"
 )
 """Spark's commands that write no table, by the names of their plans."""
-_NOT_HARMLESS = re.compile(r"SetTable|SetView|SetNamespace(Properties|Location|Collation)|SetColumn")
 _WRITES = {
     "InsertIntoStatement": "INSERT",
     "OverwriteByExpression": "INSERT",
@@ -272,7 +271,7 @@ def of_sql(session: SparkSession, text: str, *, given: str = "") -> tuple[str, s
     several = [_name(children.apply(at)) for at in range(children.size())] if name == "Union" else []
     if name in _QUERIES and all(each in _QUERIES for each in several):
         return None
-    if _HARMLESS.match(name) and not _NOT_HARMLESS.match(name):
+    if _HARMLESS.match(name):
         return None
     if name not in _WRITES:
         raise NoStatement(f"{said} ({name})", plan)

@@ -246,8 +246,12 @@ def test_what_would_escape_the_branch_is_refused(iceberg: dict[str, Any], beside
         "evolution by a writer": "changes the table's columns",
         "drop": "output orders takes INSERT",
         "odd table": "with bucket(4, id)",
+        "order": "output orders takes INSERT",
+        "distribution": "output orders takes INSERT",
+        "identifier": "output orders takes INSERT",
     }
     assert {name: text for name, text in said.items() if text not in iceberg[f"refused{beside}"][name]} == {}
+    assert iceberg["ordered beside warn"] == 1
     if not beside:
         assert "iceberg: {catalog: 'lake', table: 'sales.other'}" in iceberg["refused"]["other"]
         assert "iceberg: {catalog: 'lake', table: 'sales.new'}" in iceberg["refused"]["new"]

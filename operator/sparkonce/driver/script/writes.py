@@ -566,6 +566,8 @@ def _named_by(target: Target) -> str | None:
         return target.table or None
     try:
         inserts = _class(target.plan) == "InsertIntoStatement"
+        if not inserts and target.plan.children().isEmpty():  # Iceberg's ALTER TABLE
+            return quoted(target.plan.table())
         named = target.plan.table() if inserts else target.plan.children().apply(0)
         return quoted(named.nameParts() if _class(named) == "UnresolvedIdentifier" else named.multipartIdentifier())
     except (Py4JError, TypeError):
