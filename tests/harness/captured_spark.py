@@ -204,8 +204,20 @@ def main(folder: Path, jars: str) -> None:
     one.write.csv(str(folder / "yes-csv"))
     Tokenizer().save(str(folder / "yes-model"))
     spark.sql(f"CREATE TABLE passes USING parquet LOCATION '{folder}/yes-table' AS SELECT 1 AS a")
+    one.write.format("delta").save(str(folder / "yes-delta"))
+    spark.read.format("delta").load(str(folder / "yes-delta")).createOrReplaceTempView("other_rows")
+    spark.sql("DELETE FROM other_rows")
     facts["passed"] = names("yes-")
+    facts["passed, of a view"] = [fourth._warned[-1], DeltaTable(str(folder / "yes-delta")).version()]
+    spark.table("known").createOrReplaceTempView("known_rows")
+    spark.read.format("delta").load(str(orders)).createGlobalTempView("some_rows")
     unseen: dict[str, Callable[[], object]] = {
+        "a view": lambda: spark.sql("UPDATE known_rows SET v = 9 WHERE id = 1"),
+        "a global view": lambda: spark.sql("DELETE FROM global_temp.some_rows WHERE id = 1"),
+        "a view, merged": lambda: (
+            one.alias("s").mergeInto("known_rows", expr("s.id = known_rows.id")).whenMatched().delete().merge()
+        ),
+        "a DataFrame": lambda: spark.sql("DELETE FROM {t} WHERE id = 1", t=spark.table("known")),
         "model": lambda: Tokenizer().write().overwrite().save(str(orders / "model")),
         "folder": lambda: one.write.csv(str(orders / "x")),
         "replace": lambda: one.writeTo("known").createOrReplace(),

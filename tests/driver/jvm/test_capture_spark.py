@@ -175,11 +175,15 @@ def test_reading_is_never_disturbed(facts: dict[str, Any]) -> None:
 @pytest.mark.spark
 def test_with_warn_writes_elsewhere_pass_but_not_into_an_output(facts: dict[str, Any]) -> None:
     """What the script writes elsewhere is made. What changes an output's folder, or whose target cannot be told, is refused as ever."""
-    assert facts["passed"] == ["yes-csv", "yes-model", "yes-table"]
+    assert facts["passed"] == ["yes-csv", "yes-delta", "yes-model", "yes-table"]
     assert {
         name: said for name, said in facts["refused beside warn"].items() if not str(said).startswith(REFUSED)
     } == {}
     assert facts["written beside warn"] == [True, []]
+    assert "UPDATE through the view `known_rows` (name the table itself)" in facts["refused beside warn"]["a view"]
+    assert "output orders takes" in facts["refused beside warn"]["a DataFrame"]
+    noted, version = facts["passed, of a view"]
+    assert noted.startswith("DELETE through the view `other_rows`") and version == 1
 
 
 @pytest.mark.spark

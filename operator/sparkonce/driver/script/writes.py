@@ -159,6 +159,10 @@ class ScriptWrites:
         """A write of a table that is no output's, and of another kind than Iceberg if it exists."""
         if place is None and (name := self._tables.new_at(statement)):
             return self._undeclared(kind, name, statement.run, form="iceberg")
+        if place is None and (beneath := self._beneath_view(statement)) is not None:
+            return self._undeclared(
+                f"{kind} through the view {statement.table} (name the table itself)", beneath, statement.run
+            )
         where = place or self._catalog_place(statement) or statement.table
         return self._undeclared(kind, where, statement.run, form="delta" if place else "", mode=statement.kind)
 
@@ -243,8 +247,29 @@ class ScriptWrites:
         place = location or _place_in_catalog(statement.session, statement.table)
         return places.qualified(statement.session, place) if place else None
 
+    def _beneath_view(self, statement: Statement) -> str | None:
+        """Where the table is that Delta would change for a statement on a temporary view; empty: that cannot be told. None: it names no
+        such view."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        if statement.write is not None and (statement.write.makes or statement.write.path is not None):
+            return None
+        java: Any = statement.session
+        state = java._jsparkSession.sessionState()
+        if not state.catalog().isTempView(state.sqlParser().parseMultipartIdentifier(statement.table)):
+            return None
+        try:
+            view: Any = statement.session.table(statement.table)
+            leaves = view._jdf.queryExecution().analyzed().collectLeaves()
+            found = [str(leaves.apply(at).relation().location().rootPaths().apply(0)) for at in range(leaves.size())]
+        except (Py4JError, PySparkException):
+            return ""
+        ours = (place for place in found if places.below(place, self._declared, base=self._base) is not None)
+        return next(ours, found[0] if found else "")
+
     def _of_table(self, session: SparkSession, table: str) -> str | None:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         try:
