@@ -129,7 +129,7 @@ def test_a_long_location_is_compared_whole(tmp_path: Path) -> None:
 
 
 def test_a_write_that_passes_is_named_in_the_result_before_it_runs(tmp_path: Path) -> None:
-    """Each place once, shortened, and no more than a record has room for; without the password of a URL."""
+    """Each place once, shortened, and no more than a record has room for; without user and password of a URL."""
     attempt, watched = begun(tmp_path, warn=True)
     ran: list[int] = []
     watched.other("a", "postgresql://me:secret@db/x", lambda: ran.append(len(told(attempt))))
@@ -141,7 +141,7 @@ def test_a_write_that_passes_is_named_in_the_result_before_it_runs(tmp_path: Pat
         1,
         2 * WARNINGS + 7,
         WARNINGS + 1,
-        "a to postgresql://me@db/x",
+        "a to postgresql://***@db/x",
     )
     assert max(map(len, values)) <= WARNING
 
@@ -222,6 +222,25 @@ def test_a_model_is_refused_like_any_other_file(tmp_path: Path, watching: Script
         ml.MLWriter().save("/elsewhere")
     with pytest.raises(InvalidInput, match="output events takes"):
         ml.MLWriter().save(str(tmp_path / "events" / "model"))
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("jdbc:oracle:thin:scott/tiger@db:1521/x", "jdbc:oracle:thin:***@db:1521/x"),
+        ("jdbc:postgresql://db/x?user=me&password=tiger", "jdbc:postgresql://db/x?user=me&password=***"),
+        ("jdbc:postgresql://me:ti@ger@db/x", "jdbc:postgresql://***@db/x"),
+        (f"s3a://me:tiger@{'b' * 600}", f"s3a://***@{'b' * 100}"),
+    ],
+)
+def test_a_refusal_shows_no_password(tmp_path: Path, place: str, shown: str) -> None:
+    """Neither to the script nor in what is reported of it."""
+    attempt, watched = begun(tmp_path)
+    with pytest.raises(UndeclaredOutput) as refused:
+        watched.other("a write", place, lambda: None)
+    [(_, body)] = told(attempt)
+    assert shown in str(refused.value) and shown in body["message"]
+    assert not any(secret in f"{refused.value} {body}" for secret in ("tiger", "ger@"))
 
 
 def test_overwritten_parquet_replaces_the_rows_of_the_slot_log(tmp_path: Path) -> None:

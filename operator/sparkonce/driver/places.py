@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sparkonce.errors import SparkonceError
+from sparkonce.model import masking
 from sparkonce.model.spec import NAME_LENGTH
 from sparkonce.sink.objects import cloud
 from sparkonce.sink.objects.location import local_folder, on_store
@@ -104,6 +105,6 @@ def name_for(location: str, taken: Collection[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """A command with its location, as a sentence shows it."""
-    line = " ".join(text.split())
+    """A command with its location, as a sentence shows it: without secrets."""
+    line = masking.quotable(" ".join(text.split()))
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

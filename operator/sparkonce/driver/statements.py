@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from sparkonce.driver.hooks import Hook, HooksOfModules, hooked
 from sparkonce.errors import AttemptEnded, InvalidInput
+from sparkonce.model import masking
 from sparkonce.model.spec import WriteMode
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def quoted(parts: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    line = " ".join(text.split())
+    line = masking.quotable(" ".join(text.split()))
     return line if len(line) <= 60 else f"{line[:60]}..."
 
 

@@ -5,7 +5,7 @@ driver could not log in. Secrets belong in a Kubernetes Secret (`valueFrom`, `en
 
 It hides values of settings and variables with telling names, values after such a name in a text (`-Djavax.net.ssl.keyStorePassword=x`,
 `?token=x`, `--password x`), and user and password in URLs. The same values are hidden everywhere in messages and logs, except those too
-short for a password: replacing every `1` would make a log unreadable.
+short for a password: replacing every `1` would make a log unreadable. What a message quotes of a script, a URL or SQL, is hidden likewise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _SHORTEST = 6
 _SAYS = r"(?:password|passwd|passphrase|pwd|secret|token|credential|key(?!space|board))"
 _NAME = re.compile(_SAYS, re.IGNORECASE)
 _ASSIGNED = re.compile(rf"([\w.-]*{_SAYS}[\w.-]*=)([^\s&;,]+)", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/@\s?#]+(?=@)")
+_QUOTED = re.compile(rf"({_SAYS}[\w.-]*['\"`]?[\s=:]+)(['\"])(?:(?!\2).)*(?:\2|$)", re.IGNORECASE)
+"""As options of SQL are given."""
+_USERINFO = re.compile(r"(?<=://)[^/\s?#]+(?=@)")
+_ORACLE = re.compile(r"(\bjdbc:(?:\w+:)+)[^\s/@]+/\S*(?=@)", re.IGNORECASE)
+"""`user/password@`, in URLs of JDBC without `//`."""
 _PLAIN = {"", "true", "false"}
 
 
@@ -44,6 +48,12 @@ def redacted(text: str, values: Collection[str]) -> str:
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK)
     return _USERINFO.sub(MASK, text)
+
+
+def quotable(text: str) -> str:
+    """A URL or SQL of a script as a message quotes it: with user and password of URLs, and values after telling names, hidden."""
+    text = _ORACLE.sub(rf"\1{MASK}", _USERINFO.sub(MASK, text))
+    return _ASSIGNED.sub(rf"\1{MASK}", _QUOTED.sub(rf"\1{MASK}", text))
 
 
 def _settings_of(job: Mapping[str, Any]) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.manifests import document
-from sparkonce.model.masking import masked, redacted, values_of
+from sparkonce.model.masking import masked, quotable, redacted, values_of
 
 SECRETS: list[tuple[dict[str, Any], str]] = [
     ({"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "hunter22"}}, "hunter22"),
@@ -68,6 +68,40 @@ def test_what_is_no_secret_is_shown(template: dict[str, Any]) -> None:
     made = job(template)
     assert masked(made) == made
     assert values_of(made) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("jdbc:oracle:thin:ann/hunter2@db:1521:x", "jdbc:oracle:thin:***@db:1521:x"),
+        ('jdbc:oracle:oci8:ann/"h@nter2"@db', "jdbc:oracle:oci8:***@db"),
+        ("jdbc:postgresql://ann:hunter2@db/x", "jdbc:postgresql://***@db/x"),
+        ("https://ann:h@nter2@db/x", "https://***@db/x"),
+        ("jdbc:mysql://db/x?user=ann&password=hunter2", "jdbc:mysql://db/x?user=ann&password=***"),
+        ("jdbc:sqlserver://db;user=ann;password=hunter2;a=b", "jdbc:sqlserver://db;user=ann;password=***;a=b"),
+        ("USING jdbc OPTIONS (password 'hunter 2', a 'b')", "USING jdbc OPTIONS (password ***, a 'b')"),
+        ('OPTIONS ("fs.s3a.secret.key" = \'hunter2', 'OPTIONS ("fs.s3a.secret.key" = ***'),
+    ],
+)
+def test_what_a_message_quotes_has_no_secret(text: str, shown: str) -> None:
+    """URLs of all spellings that JDBC drivers know, and options of SQL, also one that was cut off."""
+    assert quotable(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jdbc:oracle:thin:@//db:1521/x",
+        "jdbc:h2:mem:x",
+        "s3a://bucket/a@b",
+        "kafka://host:9092/topic",
+        "MERGE INTO t USING s ON t.key = s.key WHEN MATCHED THEN DELETE",
+        "SELECT 'password' FROM t",
+    ],
+)
+def test_what_a_message_quotes_is_kept_otherwise(text: str) -> None:
+    """Places and statements without a secret are shown as they are."""
+    assert quotable(text) == text
 
 
 def test_a_short_value_is_not_searched_for() -> None:

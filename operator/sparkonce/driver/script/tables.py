@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sparkonce.blocking import run
+from sparkonce.driver import places
 from sparkonce.driver.branch import BRANCH, ID, BranchBlock, Look, ShownTable, shown
 from sparkonce.driver.context import Job
 from sparkonce.driver.statements import FrameWrite, Statement
@@ -185,7 +186,7 @@ class ScriptTables:
                     "by saveAsTable or CREATE TABLE IF NOT EXISTS"
                 )
             if write.location or not (write.format == "iceberg" or _by_default(write, at)):
-                what = f"at {write.location}" if write.location else f"of format {write.format}"
+                what = f"at {places.shown(write.location)}" if write.location else f"of format {write.format}"
                 raise InvalidInput(
                     f"the script makes the table {at.name} of output {output} {what}, and sparkonce makes no such table; create it before "
                     "the job, or leave that out. It was not run"

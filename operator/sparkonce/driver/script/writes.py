@@ -38,7 +38,6 @@ from sparkonce.driver.native import Native
 from sparkonce.driver.script.creates import declared_by
 from sparkonce.driver.script.reads import ScriptReads
 from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, permanently, unfit
-from sparkonce.driver.source import without_password
 from sparkonce.driver.statements import (
     Call,
     FrameWrite,
@@ -366,7 +365,7 @@ class ScriptWrites:
         of Spark's, although it names no place. output: the Iceberg output that it would write."""
         if self._refused is not None:
             raise self._refused
-        said = without_password(places.shown(f"{what} to {where}" if where else what))
+        said = places.shown(f"{what} to {where}" if where else what)
         error = self._refusal(said, where, form, mode, told=told or bool(where), output=output)
         if error is not None:
             self._fail(error)
