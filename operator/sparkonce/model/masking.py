@@ -25,7 +25,8 @@ _NAME = re.compile(_SAYS, re.IGNORECASE)
 _ASSIGNED = re.compile(rf"([\w.-]*{_SAYS}[\w.-]*=)([^\s&;,]+)", re.IGNORECASE)
 _QUOTED = re.compile(rf"({_SAYS}[\w.-]*['\"`]?[\s=:]+)(['\"])(?:(?!\2).)*(?:\2|$)", re.IGNORECASE)
 """As options of SQL are given."""
-_USERINFO = re.compile(r"(?<=://)[^/\s?#]+(?=@)")
+_USERINFO = re.compile(r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<=://)[^/\s?#]+(?=@)")
+"""Azure's URLs have the name of the container there."""
 _ORACLE = re.compile(r"(\bjdbc:(?:\w+:)+)[^\s/@]+/\S*(?=@)", re.IGNORECASE)
 """`user/password@`, in URLs of JDBC without `//`."""
 _PLAIN = {"", "true", "false"}

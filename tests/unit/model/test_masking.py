@@ -94,6 +94,7 @@ def test_what_a_message_quotes_has_no_secret(text: str, shown: str) -> None:
         "jdbc:oracle:thin:@//db:1521/x",
         "jdbc:h2:mem:x",
         "s3a://bucket/a@b",
+        "abfss://lake@account.dfs.core.windows.net/orders",
         "kafka://host:9092/topic",
         "MERGE INTO t USING s ON t.key = s.key WHEN MATCHED THEN DELETE",
         "SELECT 'password' FROM t",
