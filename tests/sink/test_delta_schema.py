@@ -21,7 +21,7 @@ from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.delta import log as delta_log
 from sparkonce.sink.delta import schema as delta_fit
-from sparkonce.sink.delta.log import typed, value_text
+from sparkonce.sink.delta.log import typed, value_texts
 from sparkonce.sink.delta.sink import DeltaTableSink
 from sparkonce.sink.delta.widths import DECLARED
 from sparkonce.sink.protocol import CommitOutcome, Committed, DataFile, SinkKey, Stuck, WriteOptions
@@ -520,18 +520,18 @@ def test_folders_that_name_no_value_are_stuck(delta: DeltaTableSink, key: SinkKe
 @pytest.mark.parametrize(
     ("text", "value", "kind"),
     [
-        ("0.1", 0.10000000149011612, "float"),
-        ("1.5", 1.5, "float"),
-        ("0.1", 0.1, "double"),
-        ("NaN", float("nan"), "float"),
-        ("0999-05-01 00:00:00", dt.datetime.combine(dt.date(999, 5, 1), dt.time()), "timestamp_ntz"),
-        (
-            "2024-05-01 12:00:00.5",
-            dt.datetime.combine(dt.date(2024, 5, 1), dt.time(12, 0, 0, 500_000)),
-            "timestamp_ntz",
-        ),
+        ("0.1", pa.scalar(0.1, pa.float32()), "float"),
+        ("1.5", pa.scalar(1.5, pa.float32()), "float"),
+        ("0.1", pa.scalar(0.1), "double"),
+        ("NaN", pa.scalar(float("nan"), pa.float32()), "float"),
+        ("0999-05-01", pa.scalar(dt.date(999, 5, 1)), "date"),
+        ("+12345-01-01", pa.scalar(3_789_391, pa.date32()), "date"),
+        ("0999-05-01 00:00:00", pa.scalar(dt.datetime.combine(dt.date(999, 5, 1), dt.time())), "timestamp_ntz"),
+        ("2024-05-01 12:00:00.5", pa.scalar(1_714_564_800_500_000, pa.timestamp("us")), "timestamp_ntz"),
+        ("2024-05-01T12:00:00.500000Z", pa.scalar(1_714_564_800_500_000, pa.timestamp("us", "UTC")), "timestamp"),
     ],
 )
-def test_a_partition_value_equals_itself_however_it_is_spelled(text: str, value: object, kind: str) -> None:
+def test_a_partition_value_equals_itself_however_it_is_spelled(text: str, value: pa.Scalar[Any], kind: str) -> None:
     """Spark's text in a folder's name, and the value that delta-rs reads: or else an overwrite of the partition would leave its rows."""
-    assert typed(text, kind) == typed(value_text(value), kind)
+    (spelled,) = value_texts(pa.chunked_array([[value]], value.type))
+    assert typed(text, kind) == typed(spelled, kind)

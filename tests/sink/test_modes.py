@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -16,7 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from harness import iceberg_tables
-from harness.delta_stage import delta_stage, numbers_in, transactions
+from harness.delta_stage import delta_stage, entries, numbers_in, transactions
 from harness.delta_tables import ORDERS
 from harness.lakes import DeltaLake, IcebergLake, Lake, SlotLake, days, lake_of
 from sparkonce.audit.findings import Kind
@@ -342,3 +343,35 @@ def test_partition_values_of_other_writers_are_compared_by_type(tmp_path: Path) 
     slot = sink.stage(staged, A, 1, fingerprint="f", options=WriteOptions(partition_by=tuple(by)))
     run(sink.commit(A, slot))
     assert numbers_in(folder) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "far"),
+    [
+        pytest.param(pa.date32(), "+12345-01-01", id="late date"),
+        pytest.param(pa.date32(), "-0005-01-01", id="early date"),
+        pytest.param(pa.timestamp("us"), "+12345-01-01 00:00:00.000000", id="time"),
+    ],
+)
+@pytest.mark.parametrize("mode", [OVERWRITE, PARTITIONS])
+def test_a_partition_of_a_year_that_python_lacks_is_replaced_or_kept(
+    tmp_path: Path, kind: pa.DataType, far: str, mode: WriteMode
+) -> None:
+    """Spark writes such dates and times; a checkpoint of the table is still read afterwards."""
+    folder = tmp_path / "orders"
+    columns = {"at": pa.array([0], pa.int64()).cast(pa.timestamp("us")).cast(kind), "n": pa.array([1], pa.int64())}
+    for value in (None, far):
+        write_deltalake(str(folder), pa.table(columns), mode="append", partition_by=["at"])
+        newest = max((folder / "_delta_log").glob("*.json"))
+        entry = [json.loads(line) for line in newest.read_text().splitlines()]
+        entry[-1]["add"]["partitionValues"]["at"] = value or entry[-1]["add"]["partitionValues"]["at"]
+        newest.write_text("\n".join(map(json.dumps, entry)))
+    sink = open_delta(replace(ORDERS, mode=mode), FolderObjects(folder, durable=False), stage=delta_stage)
+    frame: Any = pa.table({**columns, "n": pa.array([3], pa.int64())})
+    slot = sink.stage(frame, A, 1, fingerprint="f", options=WriteOptions(partition_by=("at",)))
+    assert run(sink.commit(A, slot)) == Committed(slot)
+    DeltaTable(str(folder)).create_checkpoint()
+    adds = pa.table(DeltaTable(str(folder)).get_add_actions())
+    assert adds.num_rows == (1 if mode is OVERWRITE else 2)
+    removed = {each["remove"]["partitionValues"]["at"] for each in entries(folder)[-1] if "remove" in each}
+    assert (far in removed) == (mode is OVERWRITE)

@@ -144,7 +144,7 @@ async def _of_partitions(
     removed = [
         path
         for path, values in table.partitions.items()
-        if tuple(delta_log.typed(delta_log.value_text(values.get(name)), kind) for name, kind in columns) in partitions
+        if tuple(delta_log.typed(values[name], kind) for name, kind in columns) in partitions
     ]
     if slot.on_rerun is OnRerun.REPLACE and key.generation > 1:
         before = await earlier(objects, table, key)
@@ -299,8 +299,7 @@ def _values(table: DeltaSnapshot, path: str) -> dict[str, str | None]:
     """Partition values of a live file, as texts."""
     if path.startswith(STAGING):
         return delta_log.partition_values(path, table.partition_by)
-    values = table.partitions[path] if table.partition_by else {}
-    return {name: delta_log.value_text(values.get(name)) for name in table.partition_by}
+    return dict(table.partitions[path])
 
 
 def _slot_fit(table: DeltaSnapshot, slot: Slot) -> delta_fit.RowLayout | str:

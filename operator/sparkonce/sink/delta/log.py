@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import unicodedata
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ from sparkonce.sink import groups
 from sparkonce.sink.protocol import DataFile, SeriesPlace, SinkKey
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
 
 LOG = "_delta_log"
@@ -226,8 +228,18 @@ def partition_values(path: str, partition_by: Sequence[str]) -> dict[str, str | 
     return {column: found.get(column) for column in partition_by}
 
 
-def value_text(value: Any) -> str | None:
-    """A partition value as the log spells it."""
+def value_texts(values: pa.ChunkedArray[Any]) -> list[str | None]:
+    """Partition values as the log spells them. Arrow spells dates and times: Python has none outside of the years 1 to 9999."""
+    import pyarrow as pa
+
+    if not pa.types.is_temporal(values.type):
+        return [_value_text(value) for value in values.to_pylist()]
+    plain = pa.timestamp("us") if pa.types.is_timestamp(values.type) else values.type
+    texts = values.cast(plain).cast(pa.string()).to_pylist()
+    return [text and re.sub(r"^(?=[0-9]{5})", "+", text) for text in texts]
+
+
+def _value_text(value: Any) -> str | None:
     match value:
         case None:
             return None
@@ -235,10 +247,6 @@ def value_text(value: Any) -> str | None:
             return str(value).lower()
         case float():
             return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value))
-        case dt.datetime():
-            return value.replace(tzinfo=None).isoformat(" ", "microseconds")  # strftime does not pad the year
-        case dt.date():
-            return value.isoformat()
         case bytes():
             return value.decode("utf-8", "replace")
         case _:

@@ -29,6 +29,7 @@ from sparkonce.sink.delta.log import (
     position_of,
     series,
     series_text,
+    value_texts,
 )
 from sparkonce.sink.delta.numbering import numbering
 from sparkonce.sink.objects.protocol import TableObjects
@@ -92,10 +93,12 @@ class DeltaSnapshot:
         return {plain_path(raw): Live(raw, size) for raw, size in zip(paths, sizes, strict=True)}
 
     @cached_property
-    def partitions(self) -> dict[str, Mapping[str, Any]]:
-        """The partition values of the live files by column, as Python's types; null is None. By the files' paths on disk."""
-        values = cast("list[Mapping[str, Any]]", self._adds["partition"].to_pylist() if self.partition_by else [])
-        return dict(zip(self.live, values, strict=True)) if values else {path: {} for path in self.live}
+    def partitions(self) -> dict[str, Mapping[str, str | None]]:
+        """The partition values of the live files by column, as the log spells them; null is None. By the files' paths on disk."""
+        from pyarrow import compute
+
+        texts = {name: value_texts(compute.struct_field(self._adds["partition"], name)) for name in self.partition_by}
+        return {path: {name: column[row] for name, column in texts.items()} for row, path in enumerate(self.live)}
 
     @cached_property
     def records(self) -> dict[str, int | None]:
