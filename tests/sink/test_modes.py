@@ -14,16 +14,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
+from pyiceberg.transforms import VoidTransform
 
 from harness import iceberg_tables
 from harness.delta_stage import delta_stage, entries, numbers_in, transactions
 from harness.delta_tables import ORDERS
-from harness.lakes import DeltaLake, IcebergLake, Lake, SlotLake, days, lake_of
+from harness.lakes import DAYS, DeltaLake, IcebergLake, Lake, SlotLake, days, lake_of
 from sparkonce.audit.findings import Kind
 from sparkonce.audit.tables import of_table
 from sparkonce.blocking import run
-from sparkonce.errors import InvalidInput
+from sparkonce.errors import InvalidInput, OutputUnsupported
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.delta.sink import open_delta
 from sparkonce.sink.iceberg import snapshot
@@ -312,6 +314,51 @@ def test_files_of_an_earlier_partitioning_are_refused(tmp_path: Path, monkeypatc
         spec.add_identity("day")
     with pytest.raises(InvalidInput, match=r"1 file\(s\) of .* are partitioned as the table was earlier"):
         lake.stage(lake.sink(PARTITIONS), A, days(mon=2))
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["own manifests", "one manifest"])
+@pytest.mark.parametrize("mode", [OVERWRITE, None])
+def test_files_that_are_partitioned_by_a_dropped_column_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WriteMode | None, merged: bool
+) -> None:
+    """pyiceberg cannot write their partition values by the table's schema. Files of others keep theirs, also in a manifest that is written
+    anew without the replaced file (`merged`)."""
+    lake = IcebergLake(tmp_path, monkeypatch)
+    lake.partition_by = ("day",)
+    lake.add(days(mon=1))
+    with iceberg_tables.table().transaction() as change:
+        merging = {"commit.manifest-merge.enabled": str(merged).lower(), "commit.manifest.min-count-to-merge": "1"}
+        change.set_properties(merging)
+    lake.write(A, None, days(tue=2))
+    lake.add(days(wed=3))
+    with iceberg_tables.table().update_spec() as spec:
+        spec.remove_field("day")
+    with iceberg_tables.table().update_schema() as schema:
+        schema.delete_column("day")
+    lake.partition_by = ()
+    lake.write(A.model_copy(update={"generation": 2}), mode, days(thu=4).drop_columns("day"))
+    assert iceberg_tables.rows() == ([4] if mode is OVERWRITE else [1, 3, 4])
+    kept = [[file.partition[0]] for file in live(iceberg_tables.table()) if file.spec_id == 0]
+    assert sorted(kept) == ([] if mode is OVERWRITE else [["mon"], ["wed"]])
+
+
+def test_a_table_that_is_void_of_a_dropped_column_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of format version 1 keep a dropped partition field so, and were upgraded. The remedy of the sentence works."""
+    lake = IcebergLake(tmp_path, monkeypatch)
+    iceberg_tables.catalog().create_namespace("sales")
+    void = PartitionSpec(PartitionField(1, 1000, VoidTransform(), "day"))
+    iceberg_tables.catalog().create_table(iceberg_tables.TABLE, DAYS, partition_spec=void)
+    with iceberg_tables.table().update_schema() as schema:
+        schema.delete_column("day")
+    frame = days(thu=4).drop_columns("day")
+    with pytest.raises(
+        OutputUnsupported, match=r"partitioned by void\(a dropped column\), .*; drop that partition field"
+    ):
+        lake.write(A, OVERWRITE, frame)
+    with iceberg_tables.table().update_spec() as spec:
+        spec.remove_field("day")
+    lake.write(A, OVERWRITE, frame)
+    assert iceberg_tables.rows() == [4]
 
 
 def test_history_shows_an_overwrite(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
@@ -44,6 +45,8 @@ from sparkonce.sink.series import is_before
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestWriter
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
@@ -234,11 +237,33 @@ def _rows(
             producer.delete_by_predicate(
                 AlwaysTrue()
             )  # makes it read every manifest; only the files named below are removed
+            producer.new_manifest_writer = partial(_writer, transaction.table_metadata, producer.new_manifest_writer)  # type: ignore[method-assign]
         for file in removed_files:
             producer.delete_data_file(file)
         for file in files:
             producer.append_data_file(file)
     return producer.snapshot_id, _written(producer)
+
+
+def _writer(
+    metadata: TableMetadata, make: Callable[[PartitionSpec], ManifestWriter], spec: PartitionSpec
+) -> ManifestWriter:
+    """A writer of a manifest, with the newest schema that has the columns of its partition spec: an earlier spec may name columns that were
+    dropped since, whose types pyiceberg then does not know.
+
+    Raises:
+        ValueError: no schema of the table has them any more.
+    """
+    writer, sources = make(spec), {field.source_id for field in spec.fields}
+    newest_first = (metadata.schema(), *sorted(metadata.schemas, key=lambda each: each.schema_id, reverse=True))
+    for schema in newest_first:
+        if sources <= schema.field_ids:
+            writer._schema = schema  # noqa: SLF001 - `make` takes none
+            return writer
+    raise ValueError(
+        f"files to replace are partitioned by a column that was dropped, and no schema of the table has its type any more (partition spec "
+        f"{spec.spec_id})"
+    )
 
 
 class Misfit(OutputUnsupported):

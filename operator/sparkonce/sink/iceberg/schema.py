@@ -136,6 +136,12 @@ def unwritable(metadata: TableMetadata) -> str | None:
     if metadata.format_version != 2:
         return f"it has format version {metadata.format_version}, and this version writes 2"
     for each in metadata.spec().fields:
+        name = metadata.schema().find_column_name(each.source_id) or "a dropped column"
+        if not isinstance(each.transform, WRITABLE):
+            return (
+                f"it is partitioned by {each.transform}({name}), which Spark's own writer cannot lay out; drop that partition field, or "
+                "partition it by identity, year, month, day, hour or truncate"
+            )
         kind = metadata.schema().find_type(each.source_id)
         if (
             isinstance(each.transform, TruncateTransform)
@@ -143,13 +149,8 @@ def unwritable(metadata: TableMetadata) -> str | None:
             and kind.precision > PRECISION
         ):
             return (
-                f"it is partitioned by {each.transform} of the {kind} {metadata.schema().find_column_name(each.source_id)}, which Spark "
-                f"computes exactly up to {PRECISION} digits; partition it by another column"
-            )
-        if not isinstance(each.transform, WRITABLE):
-            return (
-                f"it is partitioned by {each.transform}({metadata.schema().find_column_name(each.source_id)}), which Spark's own writer "
-                "cannot lay out; partition it by identity, year, month, day, hour or truncate"
+                f"it is partitioned by {each.transform} of the {kind} {name}, which Spark computes exactly up to {PRECISION} digits; "
+                "partition it by another column"
             )
     return None
 
