@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
-from pyiceberg.types import DoubleType, FloatType, LongType, NestedField, TimestampType
+from pyiceberg.types import DoubleType, FloatType, LongType, NestedField, StringType, TimestampType
 
 from harness import iceberg_tables
 from sparkonce.blocking import run
@@ -42,7 +43,11 @@ def by_text(text: Texts) -> Stager:
         ids = [field.with_metadata({b"PARQUET:field_id": str(n + 1).encode()}) for n, field in enumerate(frame.schema)]
         for number, row in enumerate(frame.to_pylist()):
             value = text(row)
-            name = value if re.fullmatch(r"[a-z0-9+-][a-z0-9.+_-]*", value) else f"_x{value.encode().hex().upper()}"
+            name = (
+                value
+                if re.fullmatch(r"[a-z0-9+-][a-z0-9.+_-]*(/so-group-1=.*)?", value)
+                else f"_x{value.encode().hex().upper()}"
+            )
             place = Path(folder.removeprefix("file://")) / f"so-group-0={name}"
             place.mkdir(parents=True, exist_ok=True)
             parquet.write_table(frame.slice(number, 1).cast(pa.schema(ids)), place / f"part-{number:05d}.parquet")
@@ -111,6 +116,22 @@ def test_partitions_of_another_writer_keep_their_values() -> None:
     assert isinstance(run(sink.commit(A, slot)), Committed)
     assert numbers() == [1, 3, 9]
     assert (numbers(0.1), numbers(0.5), numbers(1e300)) == ([1], [9], [3])
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_long_text_leaves_the_values_beside_it_as_they_are(zero: float) -> None:
+    """Its folder is named by a hash, so only the file holds it. Statistics do not tell one zero from the other: the folder beside does."""
+    long = "x" * 101
+    schema = Schema(NestedField(1, "v", DoubleType()), NestedField(2, "s", StringType()))
+    by = [PartitionField(number, 999 + number, IdentityTransform(), name) for number, name in ((1, "v"), (2, "s"))]
+    iceberg_tables.catalog().create_table("sales.orders", schema=schema, partition_spec=PartitionSpec(*by))
+    hashed = f"so-group-1=_s{hashlib.sha256(long.encode()).hexdigest()}"
+    sink = sink_of(lambda row: f"{row['v']}/{hashed}")
+    rows: Any = pa.table({"v": pa.array([zero]), "s": pa.array([long])})
+    slot = sink.stage(rows, A, 1, fingerprint="f")
+    assert isinstance(run(sink.commit(A, slot)), Committed)
+    [task] = iceberg_tables.table("sales.orders").scan().plan_files()
+    assert (repr(task.file.partition[0]), task.file.partition[1]) == (repr(zero), long)
 
 
 def test_rows_that_were_staged_for_another_partitioning_are_not_committed() -> None:

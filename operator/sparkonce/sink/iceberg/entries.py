@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.typedef import Record
 
-from sparkonce.sink.groups import TooLong
 from sparkonce.sink.iceberg.staging import partition_of
 from sparkonce.sink.staging import FOOTER_THREADS
 
@@ -84,24 +84,24 @@ def _data_file(metadata: TableMetadata, file: Staged, plan: dict[int, Any], ids:
         check_ids(columns, schema)
     _check_pyarrow_schema_compatible(schema, columns, format_version=metadata.format_version)
     statistics = data_file_statistics_from_parquet_metadata(file.footer, plan | _counted(file.footer, plan, ids), ids)
-    try:
-        values = partition_of(file.path, spec, schema)
-    except TooLong:
-        values = None
-    partition = statistics.partition(spec, schema) if values is None else Record(*values)
+
+    def by_statistics(field: PartitionField) -> Any:
+        value = statistics.partition(PartitionSpec(field), schema)[0]
+        if value is None and statistics.null_value_counts.get(field.source_id) != file.footer.num_rows:
+            raise ValueError(
+                f"column {schema.find_column_name(field.source_id)} partitions it and holds a value that Parquet keeps no statistics of "
+                "(longer than 4 kB, or NaN in files of an earlier version)"
+            )
+        return value
+
+    values = partition_of(file.path, spec, schema, too_long=by_statistics)
     if values is None:
-        nulls = statistics.null_value_counts
-        for number, each in enumerate(spec.fields):
-            if partition[number] is None and nulls.get(each.source_id) != file.footer.num_rows:
-                raise ValueError(
-                    f"column {schema.find_column_name(each.source_id)} partitions it and holds a value that Parquet keeps no statistics of "
-                    "(longer than 4 kB, or NaN in files of an earlier version)"
-                )
+        values = [by_statistics(each) for each in spec.fields]
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=file.path,
         file_format=FileFormat.PARQUET,
-        partition=partition,
+        partition=Record(*values),
         file_size_in_bytes=file.bytes,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,

@@ -98,12 +98,14 @@ def _numbered(rows: dict[str, Any], table: StructType) -> dict[str, Any]:
     return {"type": "struct", "fields": fields}
 
 
-def partition_of(path: str, spec: PartitionSpec, schema: Schema) -> list[Any] | None:
+def partition_of(
+    path: str, spec: PartitionSpec, schema: Schema, *, too_long: Callable[[PartitionField], Any] | None = None
+) -> list[Any] | None:
     """The value of each partition field that a file's folders are named after, in pyiceberg's representation; None if the file lies in
-    folders of an earlier version.
+    folders of an earlier version. too_long: finds a value that is too long for a name.
 
     Raises:
-        groups.TooLong: a value is too long for a name.
+        groups.TooLong: a value is, and `too_long` is not given.
         ValueError: the folders are those of another partition spec.
     """
     named = groups.named(path)
@@ -111,8 +113,17 @@ def partition_of(path: str, spec: PartitionSpec, schema: Schema) -> list[Any] | 
         return None
     if list(named) != [str(number) for number in range(len(spec.fields))]:
         raise ValueError(f"it is partitioned by {len(spec.fields)} field(s), and the rows were staged by {len(named)}")
-    kinds = (each.transform.result_type(schema.find_type(each.source_id)) for each in spec.fields)
-    return [_value(groups.value_of(name), kind) for name, kind in zip(named.values(), kinds, strict=True)]
+    values = []
+    for name, field in zip(named.values(), spec.fields, strict=True):
+        try:
+            text = groups.value_of(name)
+        except groups.TooLong:
+            if too_long is None:
+                raise
+            values.append(too_long(field))
+        else:
+            values.append(_value(text, field.transform.result_type(schema.find_type(field.source_id))))
+    return values
 
 
 def _value(text: str | None, kind: IcebergType) -> Any:
