@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.memory_store import MemoryStore
-from launch.fake_api import FakeApi, FakeKubernetes
+from launch.fake_api import Died, FakeApi, FakeKubernetes, Fault
 from launch.kubeflow_scene import job_of
-from sparkonce.controller.garbage_collection import GarbageCollection
-from sparkonce.errors import InvalidInput, StoreUnavailable
+from sparkonce.controller.garbage_collection import LATE_CREATE, GarbageCollection
+from sparkonce.errors import InvalidInput, LaunchUnavailable, StoreUnavailable
 from sparkonce.launch.kubeflow.spec import application
 from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, ApiRefused
 from sparkonce.model.identity import derive, fingerprints
@@ -30,6 +31,7 @@ class World:
     def __init__(self) -> None:
         self.now = 1_000_000.0
         self.api, self.store = FakeApi(*TEAMS), MemoryStore(clock=lambda: self.now)
+        self.api.clock = self.now
         anything: Any = SimpleNamespace(replicas=self._nobody)
         self.garbage = GarbageCollection(
             store=self.store,
@@ -74,6 +76,16 @@ class World:
     def left(self, namespace: str) -> int:
         """How many ended applications of this team are there."""
         return sum("status" in each for each in self.api.list(SPARK_APPLICATIONS, namespace))
+
+    def placeholders(self) -> int:
+        return sum("status" not in each for each in self.api.list(SPARK_APPLICATIONS))
+
+    async def swept_after(self, seconds: float) -> int:
+        """Placeholders that are left by a sweep some time later."""
+        self.now += seconds
+        self.api.clock = self.now
+        await self.garbage.sweep()
+        return self.placeholders()
 
 
 def swept(problem: Exception | None, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -121,3 +133,51 @@ def test_a_ledger_that_does_not_answer_ends_the_sweep(monkeypatch: pytest.Monkey
     """It is no matter of one application: the sweep is made again."""
     with pytest.raises(StoreUnavailable):
         swept(StoreUnavailable("no answer"), monkeypatch)
+
+
+def test_a_placeholder_goes_once_its_record_was_purged() -> None:
+    """Not before a day: until then a create that a frozen process sent late must find the name taken. Each one that stayed for ever would
+    cost a read of the ledger in every sweep."""
+    world = World()
+
+    async def play() -> list[int]:
+        await world.finished("load", "team-a")
+        left = [await world.swept_after(OVER)]
+        assert await world.store.count() == 0
+        return [*left, await world.swept_after(LATE_CREATE - 1), await world.swept_after(1)]
+
+    assert asyncio.run(play()) == [1, 1, 0]
+
+
+@pytest.mark.parametrize("fault", [each for each in Fault if "freezes" not in each])
+def test_the_removal_of_a_placeholder_is_gone_on_with_by_any_process(fault: Fault) -> None:
+    """A fault hits each of its calls; two others sweep afterwards, at once."""
+
+    async def play(call: int) -> int:
+        world = World()
+        await world.finished("load", "team-a")
+        await world.swept_after(OVER)
+        world.now += LATE_CREATE
+        world.garbage.kubernetes = FakeKubernetes(world.api, {call: fault})
+        with contextlib.suppress(LaunchUnavailable, Died):
+            await world.garbage.applications()
+        world.garbage.kubernetes = FakeKubernetes(world.api)
+        await asyncio.gather(world.garbage.applications(), world.garbage.applications())
+        for late in world.api.late:
+            late()
+        return world.placeholders()
+
+    assert [asyncio.run(play(call)) for call in range(5)] == [0] * 5
+
+
+def test_a_placeholder_stays_where_the_ledger_was_rolled_back() -> None:
+    """Such a ledger does not know the generation at all: what it knew of the key is in a newer backup, or in the placeholder."""
+    world = World()
+
+    async def play() -> int:
+        await world.finished("load", "team-a")
+        await world.swept_after(OVER)
+        world.garbage.store = MemoryStore(clock=lambda: world.now)
+        return await world.swept_after(2 * LATE_CREATE)
+
+    assert asyncio.run(play()) == 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -334,6 +335,29 @@ def test_nothing_is_written_before_the_roster_was_read() -> None:
     for address in (HERE, Address(realm=NO_REALM, key_hash=HERE.key_hash)):
         assert asyncio.run(process.reconcile(address)) == reconcile.NOT_SEEN
     assert asked == [HERE]
+
+
+@pytest.mark.parametrize("found", [view(record()), view(None)], ids=["taken over", "purged"])
+def test_the_end_of_a_claim_is_forgotten_once_the_key_needs_no_owner(found: View) -> None:
+    """A process remembers it to measure its own takeovers. Another process may have come first, of many keys for ever."""
+
+    class Seen:
+        synced = True
+
+        def of(self, _: Address) -> list[Any]:
+            return []
+
+    class Guard:
+        async def check(self, *_: Any) -> None:
+            return None
+
+    process = reconciler(Seen(), version=STATUS_VERSION)
+    process.store = Store(here=[found])  # type: ignore[assignment] # it only reads
+    process.rewind_guard = Guard()  # type: ignore[assignment] # no more than it may touch
+    process.lease_guard = SimpleNamespace(lease=SimpleNamespace(id="another"))  # type: ignore[assignment] # as above
+    process.claim_ended(HERE)
+    assert asyncio.run(process.reconcile(HERE)) is None
+    assert process._unowned == {}
 
 
 def reconciler(objects: Any, *, version: int | None) -> Reconciler:

@@ -3,7 +3,8 @@
 Run once per sweep by the controller that is first in the rendezvous order. Two at once only cost requests, since each removal names exactly
 what was read (a record's revision, an application's UID). A finalized record is purged once it has expired by the slowest clock of all
 controllers, and not while their clocks differ by more than a minute. An application of an opaque job leaves a suspended
-placeholder under its name until its record is purged. Source: docs/design.md, sections 4 and 7.
+placeholder under its name until its record is purged, and for `LATE_CREATE` at least. The generation floor, which outlives the record,
+proves that it was: without it the store was rolled back, and everything stays. Source: docs/design.md, sections 4 and 7.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from sparkonce.launch.kubernetes import Kubernetes
 from sparkonce.launch.protocol import Launcher
 from sparkonce.model.record import Address, Assignment, Outcome, Record, SpecBody, State
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.store.protocol import IdempotencyStore, Query
+from sparkonce.store.protocol import IdempotencyStore, Query, View
 from sparkonce.store.roster import Roster
 
 log = logging.getLogger(__name__)
 
 STOP = 1.0
 """Seconds for one try to stop an application that outlived its finalized record; the next sweep tries again."""
+LATE_CREATE = 86_400.0
+"""Seconds for which a placeholder is kept although its record was purged or forgotten: a frozen process may yet send its create."""
 CLOCKS_APART = 60.0
 """Seconds by which the controllers' clocks may differ; beyond that nothing is purged."""
 
@@ -59,23 +62,25 @@ class GarbageCollection:
         """Removes applications of ended generations after applicationTTL. Never stops an attempt of a running generation: that is its
         owner's task."""
         now = await self.store.now()
-        records: dict[Address, Record | None] = {}
+        views: dict[Address, View] = {}
         for found in await list_of(self.kubernetes, self.install, self.namespaces):
             if self.frozen(found.address.realm):
                 continue
             try:
-                if found.address not in records:
-                    records[found.address] = (await self.store.load(found.address)).record
-                await self._application(found, records[found.address], now)
+                if found.address not in views:
+                    views[found.address] = await self.store.load(found.address)
+                if (record := views[found.address].record) is not None:
+                    await self._application(found, record, now)
+                elif found.generation <= views[found.address].floor:
+                    await self._of_purged(found, now)
+                # Otherwise the store was rolled back: `sparkonce doctor` lists such applications.
             except StoreUnavailable:
                 raise
             except SparkonceError as problem:
                 # Of this application alone: a policy of its namespace, its annotations, its record.
                 log.warning("application %s: %s", found.name, problem)
 
-    async def _application(self, found: FoundApplication, record: Record | None, now: float) -> None:
-        if record is None:
-            return  # its record was purged, or the store was rolled back: `sparkonce doctor` lists such applications
+    async def _application(self, found: FoundApplication, record: Record, now: float) -> None:
         over = found.generation < record.generation or record.state is State.FINALIZED
         if not over or found.placeholder:
             return
@@ -91,6 +96,13 @@ class GarbageCollection:
         ttl = policy.application_ttl_succeeded if succeeded else policy.application_ttl_failed
         if ended + ttl <= now and await remove(self.kubernetes, found, keep_name=not policy.declared):
             log.info("application %s was removed after its applicationTTL", found.name)
+
+    async def _of_purged(self, found: FoundApplication, now: float) -> None:
+        """Removes the placeholder of a key whose record was purged or forgotten. No generation has its name again."""
+        if not found.placeholder or found.created is None or now < found.created.timestamp() + LATE_CREATE:
+            return
+        if await remove(self.kubernetes, found, keep_name=False):
+            log.info("the placeholder %s was removed, as its record was before", found.name)
 
     async def purge(self) -> None:
         """Purges finalized records whose retention has ended by every controller's clock."""

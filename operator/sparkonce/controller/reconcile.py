@@ -74,7 +74,8 @@ class Reconciler:
     reads: KeyReader = field(init=False)
     _ended: dict[Address, Ended] = field(default_factory=dict)
     _unowned: dict[Address, float] = field(default_factory=dict)
-    """When each key's claim ended (monotonic seconds), to measure the latency of takeovers."""
+    """When each key's claim ended (monotonic seconds), to measure the latency of takeovers; until the key is read and has an owner or an
+    end."""
 
     def __post_init__(self) -> None:
         self.reads = KeyReader(
@@ -188,6 +189,8 @@ class Reconciler:
         own = self._knows(address)
         view, ended = await self._view(address)
         record = view.record
+        if record is None or record.state is not State.IN_PROGRESS or view.claim is not None:
+            self._unowned.pop(address, None)  # nothing is left to take over
         views, desired = self.reads.views(bodies, record)
         if record is not None and (running := self.drives.get(address)) is not None:
             running.edited(self.reads.edition(record))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -32,7 +33,7 @@ from sparkonce.launch.kubeflow.labels import (
 from sparkonce.launch.kubeflow.observe import is_placeholder, observe, submission_over
 from sparkonce.launch.kubeflow.spec import DRIVER_ENVIRONMENT, Wanting, placeholder
 from sparkonce.launch.kubeflow.stop import Stopping
-from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, AlreadyExists, Kubernetes
+from sparkonce.launch.kubernetes import SPARK_APPLICATIONS, AlreadyExists, Kubernetes, time_of
 from sparkonce.launch.protocol import Phase
 from sparkonce.model.record import ENVIRONMENT, Address, Assignment, SpecBody
 
@@ -55,6 +56,8 @@ class FoundApplication:
     """Number of the settle run; None for the attempt itself."""
     nonce: str
     fingerprint: str
+    created: datetime | None
+    """By the API server's clock; None if it does not say."""
     objects: tuple[str, ...]
     """UIDs of the key's objects when it was created."""
     phase: Phase
@@ -113,6 +116,7 @@ def found_of(application: Mapping[str, Any], install: str) -> FoundApplication |
         settle_run=int(said["run"]) if said["run"] else None,
         nonce=nonce,
         fingerprint=assignment.fingerprint,
+        created=time_of(metadata.get("creationTimestamp")),
         objects=tuple(filter(None, text_of(annotations.get(OBJECTS)).split(","))),
         phase=seen.phase,
         placeholder=is_placeholder(application),
@@ -132,7 +136,7 @@ def handed_assignment(application: Mapping[str, Any]) -> Assignment | None:
 
 
 async def remove(kubernetes: Kubernetes, found: FoundApplication, *, keep_name: bool) -> bool:
-    """Removes an application whose generation is finalized. True: it is gone; with `keep_name` (opaque jobs) its name is taken for ever.
+    """Removes an application whose generation is finalized. True: it is gone; with `keep_name` (opaque jobs) a placeholder has its name.
     False: retry at the next sweep; with `keep_name`, an application that may still be submitted is left to `stop`."""
     keep_name = keep_name and found.settle_run is None
     with asking(f"application {found.name} cannot be removed"):
