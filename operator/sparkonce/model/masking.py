@@ -22,7 +22,9 @@ _SHORTEST = 6
 """Characters of a value that is searched for in logs."""
 _SAYS = r"(?:password|passwd|passphrase|pwd|secret|token|credential|key(?!space|board))"
 _NAME = re.compile(_SAYS, re.IGNORECASE)
-_ASSIGNED = re.compile(rf"([\w.-]*{_SAYS}[\w.-]*=)([^\s&;,]+)", re.IGNORECASE)
+# A name is looked for where a word begins: from every letter of a long text, as in base64, the search would take minutes. An option's
+# value ends at a blank; elsewhere, as in a URL, also at a separator.
+_ASSIGNED = re.compile(rf"(?<![\w.-])((?=[\w.-]*?{_SAYS})(-)?[\w.-]+=)((?(2)\S+|[^\s&;,]+))", re.IGNORECASE)
 _QUOTED = re.compile(rf"({_SAYS}[\w.-]*['\"`]?[\s=:]+)(['\"])(?:(?!\2).)*(?:\2|$)", re.IGNORECASE)
 """As options of SQL are given."""
 _USERINFO = re.compile(r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<=://)[^/\s?#]+(?=@)")
@@ -89,10 +91,7 @@ class _Masking:
                 return {name: self._entry(name, each, settings=settings) for name, each in value.items()}
             case list():
                 names = ["", *(each if isinstance(each, str) else "" for each in value)]
-                return [
-                    self._hide(each) if _is_option(name) and isinstance(each, str) else self.value(each)
-                    for name, each in zip(names, value, strict=False)
-                ]
+                return [self._argument(name, each) for name, each in zip(names, value, strict=False)]
             case str():
                 return self._text(value)
         return value
@@ -101,9 +100,19 @@ class _Masking:
         scalar = isinstance(value, str | int | float)
         return self._hide(value) if settings and scalar and _NAME.search(name) else self.value(value, above=name)
 
+    def _argument(self, before: str, value: Any) -> Any:
+        """An entry of a list after another one. An option's value is all that follows its name."""
+        if not isinstance(value, str):
+            return self.value(value)
+        if _is_option(before):
+            return self._hide(value)
+        shown = self._text(value)
+        name, assigned, rest = value.partition("=")
+        return f"{name}={self._hide(rest)}" if assigned and _is_option(name) and not re.search(r"\s", name) else shown
+
     def _text(self, text: str) -> str:
         def hide(found: re.Match[str]) -> str:
-            return found[1] + str(self._hide(found[2]))
+            return found[1] + str(self._hide(found[3]))
 
         for each in _USERINFO.findall(text):
             self.found += [each, each.partition(":")[2]]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import pytest
 
 from harness.manifests import document
+from harness.patience import completed
 from sparkonce.model.masking import masked, quotable, redacted, values_of
 
 SECRETS: list[tuple[dict[str, Any], str]] = [
@@ -22,6 +24,8 @@ SECRETS: list[tuple[dict[str, Any], str]] = [
     ({"driver": {"javaOptions": "-Da=b -Djavax.net.ssl.keyStorePassword=hunter22 -Dc=d"}}, "hunter22"),
     ({"arguments": ["--password=hunter22"]}, "hunter22"),
     ({"arguments": ["--api-token", "hunter22"]}, "hunter22"),
+    ({"arguments": ["--password=hun,ter;22&s p"]}, "hun,ter;22&s p"),
+    ({"driver": {"javaOptions": "-Da=b -Ddb.password=hun,ter;22 -Dc=d"}}, "hun,ter;22"),
     ({"driver": {"envVars": {"PASSWORD": 12345678}}}, "12345678"),
 ]
 
@@ -58,7 +62,13 @@ def test_a_secret_is_hidden(template: dict[str, Any], secret: str, kind: str) ->
             }
         },
         {
-            "arguments": ["--keyspace=orders", "--month", "1", "s3a://bucket/a@b"],
+            "arguments": [
+                "--keyspace=orders",
+                "--month",
+                "1",
+                "s3a://bucket/a@b",
+                "-- the token of a day, where day = 1",
+            ],
             "deps": {"jars": ["https://host/a@1.jar"]},
         },
     ],
@@ -118,3 +128,15 @@ def test_a_short_value_is_not_searched_for() -> None:
 def test_a_job_that_is_none(broken: dict[str, Any]) -> None:
     """A record of any version can be shown."""
     assert masked(broken) == broken
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 100_000, "key" * 30_000, "key" * 30_000 + "=hunter22"], ids=["a", "key", "key="]
+)
+def test_a_long_text_is_searched_at_once(text: str) -> None:
+    """An argument of 100 kB, such as a program in base64, does not hold up the process that reads it, which is an operator or a gateway
+    of other jobs as well."""
+    program = "import sys; from sparkonce.model.masking import values_of; template = {'spec': {'arguments': [sys.stdin.read()]}}\n"
+    program += "print(sorted(values_of({'spec': {'template': template}})))"
+    done = completed([sys.executable, "-c", program], 3.0, given=text)
+    assert done.stdout.strip() == ("['hunter22']" if text.endswith("=hunter22") else "[]"), done.stderr
