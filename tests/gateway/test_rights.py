@@ -15,14 +15,24 @@ import typer
 
 from harness.memory_store import MemoryStore
 from harness.plugin_rights import DocumentedCommand, documented_commands
+from sparkonce.blocking import run
 from sparkonce.cli.app import main as command_line
+from sparkonce.cli.exits import ExitCode
 from sparkonce.cli.kubectl import app as plugin
 from sparkonce.cli.kubectl import gateway as client
-from sparkonce.cli.kubectl.gateway import Reach
+from sparkonce.cli.kubectl.gateway import GatewayClient, GatewayRefused, Reach
+from sparkonce.cli.local_keys import show_history
+from sparkonce.cli.session import Session
 from sparkonce.commands.callers import Authenticator, Authorizer, Caller, Lookup
+from sparkonce.commands.remote import RemoteLauncher
+from sparkonce.errors import InvalidInput
 from sparkonce.gateway.app import Parts, create_app
 from sparkonce.gateway.decisions import Decisions
 from sparkonce.gateway.keys import RIGHTS, KeyRight
+from sparkonce.local.runner import NOWHERE, LocalRunner
+from sparkonce.model.identity import explicit
+from sparkonce.model.record import Address, Event, Opener, Outcome, Result, SpecBody
+from sparkonce.store.protocol import Owned, Request
 
 GATEWAY_PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"
 KEYS = "/v1/namespaces/{namespace}/keys"
@@ -45,9 +55,18 @@ class Doorkeeper:
         return False
 
 
+class Open(Doorkeeper):
+    """Allows everything."""
+
+    async def allowed(self, caller: Caller, *, verb: str, namespace: str, subresource: str = "") -> bool:
+        await super().allowed(caller, verb=verb, namespace=namespace, subresource=subresource)
+        return True
+
+
 class Scene:
-    def __init__(self) -> None:
-        self.door, store = Doorkeeper(), MemoryStore()
+    def __init__(self, door: Doorkeeper | None = None) -> None:
+        self.door, store = door or Doorkeeper(), MemoryStore()
+        self.store = store
         self.app = create_app(
             Parts(
                 store=store,
@@ -155,3 +174,94 @@ def test_a_command_needs_the_rights_of_the_page(command: DocumentedCommand, monk
     command_line(plugin.hoisted(words(command)), commands=plugin.app, name=plugin.NAME)
     assert {RIGHTS[route] for route in gateway.routes} == command.rights
     assert bool(command.rights) is not command.by_file
+
+
+def finished(scene: Scene) -> Address:
+    """The address of key k, which has ended."""
+    address = Address(realm="team-a", key_hash=explicit("k", "team-a").key_hash)
+    request = Request(
+        address=address, key="k", by=Opener(nonce="n"), nonce="n", fingerprints={1: "f"}, spec=SpecBody(job={})
+    )
+    lease = run(scene.store.open_lease(owner="t"))
+    reserved = run(scene.store.reserve(request, lease=lease, floor=0))
+    assert isinstance(reserved, Owned)
+    result = Result(outcome=Outcome.SUCCEEDED, generation=1, attempts=1, evidence="exit code 0")
+    run(scene.store.finalize(reserved.record, reserved.claim, result, retention=60.0))
+    return address
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A gateway that allows everything, which the plugin reaches."""
+    scene = Scene(Open())
+
+    class Direct(GatewayClient):
+        def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+            answer = scene.ask(method, path, body)
+            if answer.is_error:
+                raise GatewayRefused(answer.json()["detail"], status=answer.status_code)
+            return answer.json()
+
+    @contextmanager
+    def reached(_: Reach) -> Iterator[GatewayClient]:
+        yield Direct(url="", token=None, namespace="team-a")
+
+    monkeypatch.setattr(client, "reached", reached)
+    return scene
+
+
+def call(*arguments: str) -> int:
+    return command_line(plugin.hoisted(arguments), commands=plugin.app, name=plugin.NAME)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["show", "history", "explain", "logs", "rerun", "cancel", "resolve --failed -y --reason r", "forget -y --reason r"],
+)
+def test_an_empty_key_is_refused(opened: Scene, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unset variable of a script names no key; the command that the sentence names lists them."""
+    finished(opened)
+    name, *more = command.split()
+    assert call(name, "", *more) == ExitCode.INVALID
+    said = capsys.readouterr().err
+    assert said == "sparkonce: the key is empty; `kubectl sparkonce list -n team-a` shows keys\n"
+    assert call(*re.findall("`kubectl sparkonce (.+)`", said)[0].split()) == ExitCode.SUCCEEDED
+    assert "k " in capsys.readouterr().out
+
+
+def test_the_history_of_a_forgotten_key_of_a_cluster(opened: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """No text says the namespace of a key without a record: on a cluster's ledger `sparkonce keys history` names the command that is told
+    it."""
+    address = finished(opened)
+    record = run(opened.store.load(address)).record
+    assert record is not None
+    run(opened.store.forget(record, Event(what="Forgotten", by="ann", why="wrong", generation=1)))
+    ledger = Session(LocalRunner(store=opened.store, attempts=NOWHERE, launcher=RemoteLauncher(), remote=True))
+    with pytest.raises(InvalidInput, match="no record of") as refused:
+        show_history(ledger, address.key_hash, as_json=False)
+    [remedy] = re.findall("`kubectl sparkonce (.+)`", str(refused.value))
+    words = remedy.replace("HASH", address.key_hash).replace("NAMESPACE", "team-a").split()
+    assert call(*words) == ExitCode.SUCCEEDED
+    assert "wrong" in capsys.readouterr().out
+
+
+def test_a_rerun_follows_the_generation_that_it_names() -> None:
+    """A rerun that names the newest generation opens the next one, and sent again it opens none. One that names a generation which is not
+    there yet is refused: its sender took another key, or another number."""
+    scene = Scene(Open())
+    address = finished(scene)
+
+    def rerun(generation: int) -> tuple[int, str]:
+        answer = scene.ask("POST", KEYS.format(namespace="team-a") + "/k/rerun", {"generation": generation})
+        return answer.status_code, answer.text
+
+    def newest() -> int:
+        record = run(scene.store.load(address)).record
+        assert record is not None
+        return record.generation
+
+    status, said = rerun(10)
+    assert (status, newest()) == (409, 1), said
+    assert "k has no generation 10 to follow, its newest is 1; nothing was opened" in said
+    assert (rerun(1)[0], newest()) == (200, 2)
+    assert (rerun(1)[0], newest()) == (200, 2)

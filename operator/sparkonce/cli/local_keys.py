@@ -117,7 +117,7 @@ def _logs(opened: Session, record: Record, attempt: int) -> str | None:
 
 
 def show_history(opened: Session, text: str, *, as_json: bool) -> None:
-    address, name = _address(opened.store, text)
+    address, name = _address(opened, text)
     events = run(opened.store.events(address))
     if not events:
         raise InvalidInput(f"{opened.store.url} has no history of {text}; `sparkonce keys list` shows what is")
@@ -133,13 +133,20 @@ def show_history(opened: Session, text: str, *, as_json: bool) -> None:
         view.print_history(described)
 
 
-def _address(store: IdempotencyStore, text: str) -> tuple[Address, str | None]:
+def _address(opened: Session, text: str) -> tuple[Address, str | None]:
     """Address and name of the key that a text names; also of a key without a record, whose events are kept."""
     from sparkonce.commands import operate
+    from sparkonce.commands.find import AmbiguousKey
 
+    store = opened.store
     try:
         record = run(operate.find(store, text))
-    except InvalidInput:
+    except InvalidInput as refused:
+        if opened.remote and text and not isinstance(refused, AmbiguousKey):  # no text says whose namespace it was
+            raise InvalidInput(
+                f"no record of {text} is in {store.url}; one that was forgotten has a history in its namespace: "
+                "`kubectl sparkonce history HASH -n NAMESPACE`, with its whole hash"
+            ) from None
         if _HASH.fullmatch(text):
             return Address(realm=prepare.REALM, key_hash=text), None
         try:

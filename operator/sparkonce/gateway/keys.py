@@ -80,7 +80,7 @@ class CancelRequest(_Because):
 
 class RerunRequest(_Because):
     generation: Annotated[int, Field(ge=1)] | None = None
-    """The generation to follow with another one: makes the request safe to repeat after a lost reply."""
+    """The generation to follow with another one, which must be the newest: makes the request safe to repeat after a lost reply."""
     reason: Annotated[str, Field(max_length=REASON_LIMIT)] = ""
 
 
@@ -189,6 +189,11 @@ class KeyRoutes:
         record = await self._record(request, namespace, key, "rerun")
         if body.generation is not None and record.generation > body.generation:
             return describe.identity(record)
+        if body.generation is not None and record.generation < body.generation:
+            raise ProblemResponse(
+                409,
+                f"{record.key} has no generation {body.generation} to follow, its newest is {record.generation}; nothing was opened",
+            )
         by = _by(request)
         opened = await self._decisions.carry_out(
             lambda embedded: elsewhere.rerun(embedded, record, by=by, reason=body.reason), realm=record.realm, by=by

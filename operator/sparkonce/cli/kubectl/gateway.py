@@ -116,17 +116,19 @@ class GatewayClient:
     server_name: str | None = None
     """Name on its certificate, if it differs from the address."""
 
-    def get(self, key: str = "", rest: str = "") -> Any:
-        """The answer to a GET. Raises: GatewayRefused, GatewayUnavailable."""
+    def get(self, key: str | None = None, rest: str = "") -> Any:
+        """The answer to a GET, without a key of the list. Raises: InvalidInput: the key is empty. GatewayRefused, GatewayUnavailable."""
         return self._ask("GET", self._path(key, rest), None)
 
     def post(self, key: str, verb: str, body: Mapping[str, Any]) -> Any:
-        """The answer to a POST. Raises: GatewayRefused, GatewayUnavailable."""
+        """The answer to a POST. Raises: as `get`."""
         return self._ask("POST", self._path(key, f"/{verb}"), body)
 
-    def _path(self, key: str, rest: str) -> str:
+    def _path(self, key: str | None, rest: str) -> str:
+        if key == "":
+            raise InvalidInput(f"the key is empty; `kubectl sparkonce list -n {self.namespace}` shows keys")
         keys = f"/v1/namespaces/{quote(self.namespace, safe='')}/keys"
-        return keys + (f"/{quote(key, safe='')}" if key else "") + rest
+        return keys + (f"/{quote(key, safe='')}" if key is not None else "") + rest
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         import httpx
