@@ -470,3 +470,21 @@ def test_a_full_disk_under_the_ledger(desk: Desk) -> None:
     assert desk.attempts() == 0
     assert desk.here("run", "job.yaml").code == 0
     assert [slot.rows for slot in desk.commits()] == [1234]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cancel", "k", "--param", "a=1"),
+        ("rerun", "k", "--application", "job.py"),
+        ("keys", "explain", "k", "--output", "o=lake"),
+        ("keys", "explain", "k", "--application", "job.py"),
+    ],
+)
+def test_what_completes_a_file_is_refused_beside_a_key(desk: Desk, arguments: tuple[str, ...]) -> None:
+    """An option that could have no effect is named, before the ledger is asked."""
+    said = refused(desk, *arguments)
+    assert said.code == ExitCode.INVALID
+    assert said.err.startswith(
+        f"sparkonce: {arguments[-2]} completes a job file; a key stands for the job as it was sent"
+    )

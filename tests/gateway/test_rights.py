@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ import httpx
 import pytest
 import typer
 
+from harness.jobs import job as job_document
 from harness.memory_store import MemoryStore
 from harness.plugin_rights import DocumentedCommand, documented_commands
 from sparkonce.blocking import run
@@ -265,3 +268,22 @@ def test_a_rerun_follows_the_generation_that_it_names() -> None:
     assert "k has no generation 10 to follow, its newest is 1; nothing was opened" in said
     assert (rerun(1)[0], newest()) == (200, 2)
     assert (rerun(1)[0], newest()) == (200, 2)
+
+
+def test_a_file_with_parameters_is_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the refusal of a parameter that is missing says can be done: the job that kubectl is given has the value."""
+    document = job_document("nightly", key="k", arguments=("${params.day}",))
+    (tmp_path / "job.yaml").write_text(json.dumps(document))
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\nexec cat > {tmp_path}/applied\n")
+    kubectl.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    again = ("rerun", "-f", str(tmp_path / "job.yaml"), "--reason", "r")
+    assert call(*again) == ExitCode.INVALID
+    [remedy] = re.findall("add (--param .+)", capsys.readouterr().err)
+    assert call(*again, *remedy.replace("VALUE", "monday").split()) == ExitCode.SUCCEEDED
+    assert json.loads((tmp_path / "applied").read_text())["spec"]["template"]["spec"]["arguments"] == ["monday"]
+    assert call("rerun", "k", "--param", "day=monday") == ExitCode.INVALID
+    assert "--param completes a job file" in capsys.readouterr().err

@@ -181,6 +181,8 @@ def explain(
     prepared = None
     if is_file(target):
         prepared = JobArguments.of(target, params=param, outputs=output, application=application).prepared()
+    else:
+        options.only_of_a_file(param=param, output=output, application=application)
     with session(store, install=install, named=False) as opened:
         explain_key(opened, target, prepared, as_json=as_json)
     return ExitCode.SUCCEEDED

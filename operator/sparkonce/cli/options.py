@@ -136,6 +136,13 @@ def one_target(target: str | None, file: str | None) -> str:
     return given[0]
 
 
+def only_of_a_file(**given: object) -> None:
+    """Refuses options that complete a job file, where a key is given. Raises: InvalidInput: names them."""
+    if names := [f"--{name}" for name, value in given.items() if value]:
+        verb = "completes" if len(names) == 1 else "complete"
+        raise InvalidInput(f"{' and '.join(names)} {verb} a job file; a key stands for the job as it was sent")
+
+
 STANDARD_INPUT = "-"
 MOST = 8 << 20
 """Bytes that are read of a file: `convert` takes lists of applications, which may be larger than a job file."""

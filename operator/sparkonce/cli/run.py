@@ -229,12 +229,12 @@ def rerun(
     if named:
         local_only(store, AGAIN)
     prepared = _prepared(target, param, output, application) if named else None
-    if prepared is None and (param or output):
-        raise InvalidInput("--param and --output fill a job file; a key stands for the job as it was sent")
+    if prepared is None:
+        options.only_of_a_file(param=param, output=output, application=application)
     with session(store, install=install) as opened:
         if opened.remote:
             return _rerun_elsewhere(opened, target, reason=reason, as_json=as_json)
-        again, record = _generation(opened, target, prepared, application)
+        again, record = _generation(opened, target, prepared)
 
         async def work() -> Ending:
             check_spark()
@@ -282,6 +282,8 @@ def cancel(
     from sparkonce.commands import operate
 
     prepared = _prepared(target, param, None, application) if is_file(target) else None
+    if prepared is None:
+        options.only_of_a_file(param=param, application=application)
     with session(store, install=install) as opened:
         if opened.remote and prepared is not None:
             raise InvalidInput("on a cluster's ledger give the key, as `sparkonce keys list` shows it")
@@ -321,17 +323,13 @@ def _record(opened: Session, target: str, prepared: Prepared | None) -> Record:
     return record
 
 
-def _generation(
-    opened: Session, target: str, prepared: Prepared | None, application: str | None
-) -> tuple[Prepared, Record]:
+def _generation(opened: Session, target: str, prepared: Prepared | None) -> tuple[Prepared, Record]:
     """The job that the next generation runs, and the record of the previous one."""
     from sparkonce.commands import operate
 
     record = _record(opened, target, prepared)
-    if prepared is None and application is None:
+    if prepared is None:
         prepared = blocking(operate.stored(opened.embedded, record))
-    elif prepared is None:
-        raise InvalidInput("--application replaces a file of a job file; give the job file instead of the key")
     return prepared, record
 
 

@@ -340,6 +340,7 @@ def rerun(
     key: options.KeyIfAny = None,
     *,
     file: options.Filename = None,
+    param: options.Params = None,
     generation: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Only if N is still the newest one.", show_default=False),
@@ -359,8 +360,9 @@ def rerun(
 
         if generation is not None or as_json:
             raise InvalidInput("--generation and --json go with a key; the file's object shows what becomes of it")
-        tell(*apply_again(context.obj, file, reason))
+        tell(*apply_again(context.obj, file, reason, params=param))
         return ExitCode.SUCCEEDED
+    options.only_of_a_file(param=param)
     with _gateway(context) as gateway:
         after = generation or gateway.get(key)["generation"]
         because = {"reason": reason} if reason else {}  # an earlier gateway knows no reason here, and refuses it

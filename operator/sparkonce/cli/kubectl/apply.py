@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sparkonce.attempt import rerun
 from sparkonce.cli.kubectl.gateway import GatewayUnavailable, Reach
@@ -20,15 +20,15 @@ APPLIES = 60.0
 """Seconds for kubectl: an exec plugin may run first."""
 
 
-def apply_again(reach: Reach, file: str, reason: str) -> Iterator[str]:
-    """Applies the job of a file and returns what to print.
+def apply_again(reach: Reach, file: str, reason: str, *, params: Sequence[str] | None = None) -> Iterator[str]:
+    """Applies the job of a file, with its parameters filled in, and returns what to print.
 
     Raises: InvalidInput: nothing was applied. GatewayUnavailable: unknown; the same command again never opens two generations."""
     if not reason:
         raise InvalidInput("--reason TEXT is required beside -f: by it a command that is repeated is known")
     if problem := rerun.problem_of(reason):
         raise InvalidInput(f"--reason becomes {problem.removeprefix('the ')}")
-    asked = JobArguments.of(file)
+    asked = JobArguments.of(file, params=params)
     job = asked.job()
     if job.metadata.name is None:
         raise InvalidJob([("metadata.name", "is required to apply the job")], source=asked.source)
