@@ -69,8 +69,10 @@ def test_a_finished_key_is_listed_shown_and_told(desk: Desk) -> None:
 def test_explain_what_ended(desk: Desk) -> None:
     """For a finished key, a mismatch (with the job file) and a missing output: the row and the remedy."""
     desk.job()
-    assert "sparkonce run" in explained(desk, "job.yaml")["unblock"]
+    before = explained(desk, "job.yaml")
+    assert "sparkonce run" in before["unblock"]
     assert desk.here("run", "job.yaml").code == 0
+    assert explained(desk).keys() == before.keys()
     assert explained(desk)["row"] == "finalized"
     desk.job(WRITES + "\nprint('another script')")
     told = explained(desk, "job.yaml")
@@ -183,7 +185,7 @@ def test_resolve_as_failed(desk: Desk) -> None:
     desk.job()
     hold(desk)
     said = desk.here("keys", "resolve", KEY, "--failed", "--reason", "no longer wanted", "--yes", "--json")
-    assert (said.code, said.told["phase"]) == (0, "Failed")
+    assert (said.code, said.told["phase"], said.told["exitCode"]) == (0, "Failed", 0)
     assert "no longer wanted" in said.told["result"]["failure"]["message"]
     assert desk.here("run", "job.yaml").code == ExitCode.FAILED
 

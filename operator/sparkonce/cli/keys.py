@@ -19,11 +19,10 @@ from sparkonce.errors import InvalidInput
 if TYPE_CHECKING:
     from sparkonce.cli.session import Session
     from sparkonce.commands.operate import How
-    from sparkonce.local.runner import Ending
     from sparkonce.model.record import Record, State
 
 
-def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_json: bool) -> Ending:
+def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_json: bool) -> ExitCode:
     from sparkonce.attempt.request import Answer
     from sparkonce.cli.session import person
     from sparkonce.cli.view import outcome
@@ -36,11 +35,15 @@ def resolve_key(opened: Session, record: Record, how: How, *, reason: str, as_js
     ending = opened.interruptible(work, detachable=True)
     if ending is None:
         ending = Ending(Answer.HELD, record, reason="nothing was decided", unblock=f"sparkonce keys show {record.key}")
+    code = code_of(ending)
+    if how == "failed" and code is ExitCode.FAILED:
+        code = ExitCode.SUCCEEDED  # as was asked
     if as_json:
-        tell(outcome.as_json(outcome.ending_object(ending, key=None, store=opened.store.url, attempts=opened.attempts)))
+        told = outcome.ending_object(ending, key=None, store=opened.store.url, attempts=opened.attempts, code=code)
+        tell(outcome.as_json(told))
     else:
         tell(*outcome.ending_lines(ending, attempts=opened.attempts))
-    return ending
+    return code
 
 
 def forget_key(opened: Session, record: Record, *, reason: str, as_json: bool) -> None:
@@ -217,9 +220,7 @@ def resolve(
     with session(store, install=install, named=False) as opened:
         record = blocking(operate.find(opened.store, key))
         ask(f"Resolve {record.key}, held for {record.held}, as {how}?", yes=yes)
-        ending = resolve_key(opened, record, how, reason=reason, as_json=as_json)
-        code = code_of(ending)
-        return ExitCode.SUCCEEDED if how == "failed" and code is ExitCode.FAILED else code
+        return resolve_key(opened, record, how, reason=reason, as_json=as_json)
 
 
 @app.command()

@@ -194,6 +194,7 @@ def _explained_file(opened: Session, prepared: prepare.Prepared) -> dict[str, An
             "waitsFor": "the first request",
             "unblock": "sparkonce run FILE",
             "owner": None,
+            "asked": [],
             "paths": [],
         }
     described = _explained(opened, record)
