@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 
 from sparkonce.cli.app import main
+from sparkonce.controller.restore import Accepted
 
 ETCD = ("--store", "etcd://127.0.0.1:1", "--install", "prod")
 
@@ -35,3 +37,20 @@ def test_it_asks_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(["doctor", "accept-restore", *ETCD, "-A"]) == 2
     assert "nothing was changed" in capsys.readouterr().err
+
+
+def test_a_user_without_a_name_may_accept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod may run as a uid that no passwd entry names; the ledger then says the uid."""
+    by: list[str] = []
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    async def accept(*_: object, **given: object) -> Accepted:
+        by.append(str(given["by"]))
+        return Accepted(epoch=2, rebuilt=(), kept=0)
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr("sparkonce.controller.restore.accept", accept)
+    assert main(["doctor", "accept-restore", *ETCD, "-A", "--yes"]) == 0
+    assert (by, capsys.readouterr().err) == ([f"uid {os.getuid()}"], "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,21 @@ def test_a_lane_is_retired(lake: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["lanes", "retire", "lake", "tap-7"]) == ExitCode.INVALID
     assert "was retired by" in capsys.readouterr().err
     assert len(sparkonce.files("lake")) == 6
+
+
+def test_a_lane_is_retired_by_a_user_without_a_name(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may run as a uid that no passwd entry names; the lane then says the uid."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert main(["lanes", "retire", "lake", "tap-7"]) == ExitCode.SUCCEEDED
+    assert "is retired after 3 batches" in capsys.readouterr().out
+    assert main(["lanes", "retire", "lake", "tap-7"]) == ExitCode.INVALID
+    assert f"was retired by uid {os.getuid()}" in capsys.readouterr().err
 
 
 def test_a_lane_that_is_not_there_is_named(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -231,8 +230,10 @@ def retire(table: Location, name: Name) -> ExitCode:
 
     Example: sparkonce lanes retire lake/orders tap-7
     """
+    from sparkonce.cli.session import person
+
     log = _lane(table, name)
-    last = log.retire(by=getpass.getuser())
+    last = log.retire(by=person())
     tell(f"the lane {log.name} of {log.uri} is retired after {words.count(last.last)} batches; its rows stay")
     return ExitCode.SUCCEEDED
 

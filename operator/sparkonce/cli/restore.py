@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -60,6 +59,7 @@ def accept_restore(
 
 
 async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconfig: Path | None) -> None:
+    from sparkonce.cli.session import person
     from sparkonce.store.open import open_shared
 
     try:
@@ -83,7 +83,7 @@ async def _accept(url: str, install: str, namespaces: list[str] | None, kubeconf
             client,
             install=install,
             namespaces=namespaces,
-            by=getpass.getuser(),
+            by=person(),
             on_key=told,
         )
     finally:
