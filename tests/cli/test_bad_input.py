@@ -17,6 +17,7 @@ import yaml
 from harness import effort
 from harness.desk import OUTPUT, PATIENCE, WRITES, Desk, Said
 from harness.patience import completed
+from sparkonce.cli.app import main
 from sparkonce.cli.exits import ExitCode
 
 TEMPLATE = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication"}
@@ -470,6 +471,17 @@ def test_a_full_disk_under_the_ledger(desk: Desk) -> None:
     assert desk.attempts() == 0
     assert desk.here("run", "job.yaml").code == 0
     assert [slot.rows for slot in desk.commits()] == [1234]
+
+
+@pytest.mark.parametrize("namespace", ["", ","])
+def test_an_empty_namespace_is_not_all_of_them(
+    namespace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unset variable in `--namespace=$NS` starts no operator, which would watch the whole cluster."""
+    monkeypatch.setattr("sparkonce.kube.operator.serve", lambda *_, **__: pytest.fail("it was started"))
+    arguments = ["operator", "--store", "etcd://127.0.0.1:1", "--install", "prod", f"--namespace={namespace}"]
+    assert main(arguments) == ExitCode.INVALID
+    assert "say which namespaces to watch: --namespace NS (repeatable), or --all-namespaces" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

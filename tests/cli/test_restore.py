@@ -18,6 +18,7 @@ ETCD = ("--store", "etcd://127.0.0.1:1", "--install", "prod")
     [
         (ETCD, "say which namespaces the operator watches"),
         ((*ETCD, "--namespace", "a", "--all-namespaces"), "say which namespaces the operator watches"),
+        ((*ETCD, "--namespace", "", "--yes"), "say which namespaces the operator watches"),
         (("--store", "ledger.db", "--install", "prod", "-A", "--yes"), "ledger.db is not one"),
         (
             ("--store", "postgresql://me:secret@host/db", "--install", "local", "-A", "--yes"),

@@ -124,7 +124,8 @@ def operator(
 
     Example: sparkonce operator --store etcd://etcd:2379 --install prod --all-namespaces --http 0.0.0.0:8080
     """
-    if bool(namespace) == all_namespaces:
+    named = [each for item in namespace or () for each in item.split(",") if each]
+    if bool(named) == all_namespaces:
         raise InvalidInput("say which namespaces to watch: --namespace NS (repeatable), or --all-namespaces")
     try:
         from sparkonce.kube.operator import OperatorSettings, serve
@@ -143,7 +144,7 @@ def operator(
     settings = OperatorSettings(
         store=store,
         install=install,
-        namespaces=None if all_namespaces else [each for item in namespace or () for each in item.split(",") if each],
+        namespaces=None if all_namespaces else named,
         kubeconfig=kubeconfig,
         lease_seconds=lease_seconds,
         max_live_keys=max_live_keys,
