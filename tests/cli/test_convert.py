@@ -376,6 +376,12 @@ REFUSED = {
         "kind: Deployment",
         "app.yaml has no SparkApplication; it has Deployment",
     ),
+    "a kind that is no text": (
+        "kind: SparkApplication",
+        "kind: [SparkApplication]",
+        "app.yaml has no SparkApplication",
+    ),
+    "a policy that is no text": ("type: OnFailure", "type: [OnFailure]", "spec.restartPolicy.type: must be Never"),
     "a key twice": ("mode: cluster", "type: Scala", "duplicate key, first on line 13"),
     "no spec": ("spec:", "specs:", "spec: is required"),
     "another namespace": (

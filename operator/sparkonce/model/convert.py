@@ -103,7 +103,7 @@ class Converted:
 
 
 def is_application(document: object) -> bool:
-    return isinstance(document, Mapping) and document.get("kind") in {APPLICATION, SCHEDULED}
+    return isinstance(document, Mapping) and document.get("kind") in (APPLICATION, SCHEDULED)
 
 
 def convert(
@@ -323,7 +323,7 @@ class _Conversion:
         if not isinstance(policy, Mapping):
             self._refuse((*self._at, "restartPolicy"), "must be a map with a type")
         kind = policy.get("type") or "Never"
-        if kind not in {"Never", "OnFailure", "Always"}:
+        if kind not in ("Never", "OnFailure", "Always"):
             self._refuse((*self._at, "restartPolicy", "type"), f"must be Never, OnFailure or Always, not {kind}")
         if kind == "Never":
             if policy.keys() - {"type"}:
