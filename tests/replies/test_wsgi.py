@@ -274,6 +274,15 @@ def noticing(monkeypatch: pytest.MonkeyPatch) -> Noticing:
     return ledger
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt; the workers of pytest-xdist ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_repetition_claims_nothing(noticing: Noticing) -> None:
     """Ctrl-C while it waits: it does not take the key when the first request leaves it free, so that a third one runs."""
     application = Application("429 Too Many Requests")
