@@ -12,17 +12,21 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import Any
 
+import grpc
 import pytest
 
 from harness.etcd import Etcd
 from harness.etcd_traffic import eventually, restart, start
 from harness.eventually import assert_eventually
-from harness.patience import stretched
+from harness.patience import promised, stretched
 from harness.proxy import Proxy, in_front_of
 from sparkonce.errors import InvalidInput
+from sparkonce.etcd import keeper as keeping
+from sparkonce.etcd.channel import Endpoints
 from sparkonce.etcd.client import Client, KeptLease, LeaseHandle
-from sparkonce.etcd.keeper import _Held
+from sparkonce.etcd.keeper import Keeper, _Held
 from sparkonce.etcd.kv import Compare, Put
 
 TTL = 2
@@ -247,6 +251,48 @@ def test_a_refresh_confirmed_too_late_is_no_refresh() -> None:
     held = _Held(LeaseHandle(1, 10), None, deadline=100.0, due=90.0, sent=91.0)
     held.answered(10, 99.9)
     assert (held.lost, held.deadline) == (False, 101.0)
+
+
+class Refused(grpc.RpcError):
+    """A stream that etcd ends at once."""
+
+    def __iter__(self) -> Refused:
+        return self
+
+    def __next__(self) -> None:
+        raise self
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def cancel(self) -> bool:
+        return True
+
+
+class Refusing:
+    """A channel whose streams end at once; `opened` is set after many of them."""
+
+    def __init__(self, opened: threading.Event, many: int) -> None:
+        self.opened, self.left = opened, many
+
+    def stream_stream(self, *_: object, **__: object) -> Callable[..., Refused]:
+        self.left -= 1
+        if self.left == 0:
+            self.opened.set()
+        return lambda *_, **__: Refused()
+
+    def close(self) -> None: ...
+
+
+def test_a_keeper_outlasts_an_outage_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many streams etcd ended, the keeper opens another one while a lease may live."""
+    monkeypatch.setattr(keeping, "LONGEST_PAUSE", 0.0)
+    opened = threading.Event()
+    channel: Any = Refusing(opened, many=1_500)
+    keeper = Keeper(Endpoints(["127.0.0.1:1"], None, lambda *_: channel))
+    keeper.keep(LeaseHandle(id=1, ttl=3600, asked=monotonic() - 1800), on_lost=None)
+    assert opened.wait(promised(30.0))
+    keeper.close()
 
 
 def test_an_answer_after_the_deadline_does_not_bring_a_lease_back(own: Etcd) -> None:

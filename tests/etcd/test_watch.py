@@ -8,15 +8,20 @@ import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from harness.etcd import Etcd
 from harness.etcd_traffic import eventually, restart, start
 from harness.proxy import in_front_of
+from sparkonce.etcd import watch as watching_module
+from sparkonce.etcd.calls import Calls
+from sparkonce.etcd.channel import Endpoints, connect_async
 from sparkonce.etcd.client import Client, WatchBatch
 from sparkonce.etcd.errors import EtcdUnavailable
 from sparkonce.etcd.kv import Delete, Put, prefix_end
+from sparkonce.etcd.watch import Watch
 
 
 class Reader:
@@ -286,5 +291,30 @@ def test_an_error_in_the_readers_own_code_ends_its_watch(server: Etcd, prefix: b
         with pytest.raises(EtcdUnavailable, match="mine"):
             await read()
         await client.close()
+
+    asyncio.run(body())
+
+
+class Silent(Calls):
+    """Calls of an etcd that does not answer; the client is closed after so many tries."""
+
+    def __init__(self, tries: int) -> None:
+        super().__init__(Endpoints(["127.0.0.1:1"], None, connect_async), None, timeout=1.0)
+        self.left = tries
+
+    async def stream(self, *_: object, **__: object) -> NoReturn:
+        self.left -= 1
+        self.closed = self.left == 0
+        raise EtcdUnavailable("no answer", code="UNAVAILABLE")
+
+
+def test_a_watch_outlasts_an_outage_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often etcd did not answer, the watch tries again."""
+    monkeypatch.setattr(watching_module, "LONGEST_PAUSE", 0.0)
+
+    async def body() -> None:
+        calls = Silent(tries=1_500)
+        assert [batch async for batch in Watch(calls, b"k", b"", start=1).batches()] == []
+        assert calls.left == 0
 
     asyncio.run(body())

@@ -145,7 +145,7 @@ class Keeper:
         self._held: dict[int, _Held] = {}
         self._stream: _KeepAliveStream | None = None
         self._open_at = NEVER
-        self._failures = 0
+        self._pause = FIRST_PAUSE
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -212,7 +212,7 @@ class Keeper:
             if any(held.is_overdue(now) for held in self._held.values()):
                 self._discard(pause=0.0)  # it has cost a third of the TTL already
             elif self._stream.ended:
-                self._discard(pause=min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures))
+                self._discard(pause=self._pause)
         if self._stream is None and now >= self._open_at:
             self._open_stream()
         if self._stream is None:
@@ -255,7 +255,7 @@ class Keeper:
         stream = self._stream
         assert stream is not None
         self._end_stream()
-        self._failures += 1
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
         self._open_at = monotonic() + pause
         self._endpoints.failed(stream.endpoint)
         self._endpoints.forget(stream.endpoint)
@@ -293,7 +293,7 @@ class Keeper:
             self._changed.notify_all()
 
     def _answered(self, reply: pb.LeaseKeepAliveResponse) -> None:
-        self._failures = 0
+        self._pause = FIRST_PAUSE
         held = self._held.get(reply.ID)
         if held is None:
             return

@@ -54,7 +54,7 @@ class Watch:
         self._next = start
         self._cluster: int | None = None
         self._refused: str | None = None
-        self._failures = 0
+        self._pause = SHORTEST_PAUSE
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
         while not self._calls.closed:
@@ -68,8 +68,8 @@ class Watch:
                         batch = await self._read(stream)
                 yield batch
             except EtcdUnavailable:
-                self._failures += 1
-                await asyncio.sleep(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2**self._failures) * RANDOM.uniform(0.5, 1))
+                self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+                await asyncio.sleep(self._pause * RANDOM.uniform(0.5, 1))
 
     async def _begin(self, stream: BidiStream[pb.WatchRequest, pb.WatchResponse]) -> WatchBatch:
         """Returns an empty batch once etcd has created the watch; a gap if the store is older than the events seen, or another one."""
@@ -77,7 +77,7 @@ class Watch:
         reply = await stream.exchange(pb.WatchRequest(create_request=asked), timeout=self._calls.timeout)
         if reply.canceled:
             return self._canceled(reply, stream)
-        self._refused, self._failures = None, 0
+        self._refused, self._pause = None, SHORTEST_PAUSE
         if reply.header.revision < self._next - 1 or self._cluster not in (None, reply.header.cluster_id):
             # A lagging member looks the same, so ask the cluster.
             now = await self._now()
