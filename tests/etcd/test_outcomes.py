@@ -51,6 +51,18 @@ def test_resource_exhausted_is_an_answer_if_etcd_gave_it(details: str, answered:
     assert isinstance(error, EtcdUnavailable) is not answered
 
 
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests"),
+        ("FAILED_PRECONDITION", "etcdserver: rpc not supported for learner"),
+    ],
+)
+def test_a_member_that_cannot_carry_it_out_now_gives_no_answer(code: str, details: str) -> None:
+    """The request is to be sent again, to another member: the error is not one of a store that cannot be used."""
+    assert isinstance(failure(code=code, details=details, what="Txn", where="a:1"), EtcdUnavailable)
+
+
 # --- etcd fails and comes back ---
 
 

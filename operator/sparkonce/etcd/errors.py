@@ -71,6 +71,10 @@ _ANSWERS: Final = frozenset(
     }
 )
 
+_BY_ANOTHER: Final = ("too many requests", "not supported for learner")
+"""etcd's messages of a member that cannot carry out the request now: one whose writes pile up, and one that has not yet joined the quorum.
+Not an answer: another member gives it, or this one later."""
+
 _KINDS: Final[tuple[tuple[str, type[EtcdRefused], str], ...]] = (
     ("requested lease not found", LeaseNotFound, "its lease expired or was revoked, take a new one"),
     ("database space exceeded", NoSpace, "its quota is used up: compact and defragment it, then disarm its alarm"),
@@ -93,6 +97,8 @@ def failure(*, code: str, details: str, what: str, where: str) -> EtcdUnavailabl
 
 
 def _is_answer(code: str, details: str) -> bool:
+    if any(words in details for words in _BY_ANOTHER):
+        return False
     if code == "RESOURCE_EXHAUSTED":
         # From etcd (no space), or from its gRPC server about a request that it never read. Otherwise the client raised it about a
         # reply that is too large: the request took effect.
