@@ -47,6 +47,24 @@ def test_a_lost_record_is_rebuilt_once(postgres: Postgres) -> None:
     assert isinstance(taken(store, record), Key)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_generation_of_a_name_that_is_only_reserved_is_used_up(postgres: Postgres, known: bool) -> None:
+    """Of the attempt only its name is left, so no record can be rebuilt: a new request gets a later generation, whose names are free. A
+    record of an older generation stays."""
+    store = postgres.open()
+    older = reserved(store, key="kept") if known else None
+    asked = replace(shown("kept", generation=3), spec=None)
+    before = run(store.load(asked.address)).record
+    assert [run(store.rebuild(asked, by="ann")) for _ in range(2)] == [True, False]
+    view = run(store.load(asked.address))
+    assert (view.record, view.floor) == (before, 3)
+    assert run(store.events(asked.address))[-1].what == "Used"
+    if older is not None:
+        older.finalize()
+    next_one = reserved(store, key="kept") if older is None else older.reopen()
+    assert next_one.record.generation == 4
+
+
 @pytest.mark.parametrize("finalized", [False, True])
 def test_an_older_record_gives_way(postgres: Postgres, finalized: bool) -> None:
     """A record older than the evidence is replaced, with everything stored for that generation; its old owner loses its claim, and the key

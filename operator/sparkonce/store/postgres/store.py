@@ -289,12 +289,14 @@ class PostgresStore(SqlLedger):
             moved = transaction.advance()
             seen = replace(key.seen(), next=moved["revision"], epoch=moved["epoch"])
             done, write = rebuild(seen, shown, by=by)
-            if write is None or write.record is None:
+            if write is None:
                 return done
-            record = write.record.model_copy(update={"revision": seen.next, "epoch": seen.epoch})
-            for table in ("specs", "results", *(("intents",) if record.intent is None else ())):
-                transaction.rows(f"remove {table} of generation", at(address) | {"of": write.generation})
-            self._write(transaction, key, address, replace(write, record=record), revision=seen.next)
+            if write.record is not None:
+                record = write.record.model_copy(update={"revision": seen.next, "epoch": seen.epoch})
+                for table in ("specs", "results", *(("intents",) if record.intent is None else ())):
+                    transaction.rows(f"remove {table} of generation", at(address) | {"of": write.generation})
+                write = replace(write, record=record)
+            self._write(transaction, key, address, write, revision=seen.next)
             transaction.commit()
         return done
 
