@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ from sparkonce.errors import (
     JobFailed,
     JobMismatch,
     LateInSeries,
+    LaunchUnavailable,
     ResultChanged,
     ResultGone,
     StoreUnavailable,
@@ -38,11 +40,14 @@ from sparkonce.errors import (
 )
 from sparkonce.launch.local import locked
 from sparkonce.local import notebook
+from sparkonce.local.prepare import Prepared
 from sparkonce.local.runner import LocalRunner, attempts_folder
-from sparkonce.model.record import Record, State
+from sparkonce.model.record import Outcome, Record, State
 from sparkonce.sink.protocol import Evidence, Probed
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.store.open import open_store
+from sparkonce.store.sqlite.lease import FileLease
+from sparkonce.store.sqlite.store import SqliteStore
 
 PATIENCE = 30  # seconds to start another interpreter
 NEVER: Any = object()
@@ -421,6 +426,108 @@ def test_a_block_that_cannot_begin_holds_nothing_back(monkeypatch: pytest.Monkey
 
     assert write(1, 2).attempt == 2
     assert rows() == [1, 2]
+
+
+def test_an_attempt_that_cannot_be_recorded_keeps_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the process is to be recorded in the attempt's folder: the error names both, and the cell may be run again at
+    once, in the same process."""
+
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notebook, "record_process", full)
+        with pytest.raises(LaunchUnavailable, match="No space left on device; fix that and run the cell again"):
+            write(1)
+    (folder,) = attempts_folder(f"sqlite:///{Path('ledger.db').absolute()}").iterdir()
+    assert not locked(folder)
+    assert write(1).attempt == 2
+
+
+def test_a_child_that_lives_on_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child by fork, such as a pool's, has a copy of the attempt's lock: the block ends without waiting for the child."""
+
+    async def wait(_: float) -> None:
+        raise AssertionError("it waits for the child")
+
+    monkeypatch.setattr(notebook, "_wait", wait)
+    copies = []
+    try:
+        with job() as held:
+            held.write(table_of(1), "orders")
+            files = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
+            copies += [os.dup(int(path.name)) for path in files if path.readlink().name == "lock"]
+        assert len(copies) == 1
+    finally:
+        for copy in copies:
+            os.close(copy)
+    assert record().outcome is Outcome.SUCCEEDED
+
+
+def test_a_lease_that_cannot_be_revoked_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger stops answering once the block is settled: the block has succeeded, and the ledger is closed."""
+    closed = []
+    close = SqliteStore.close
+
+    async def silent(_: FileLease) -> None:
+        raise StoreUnavailable("no answer")
+
+    async def counted(store: SqliteStore) -> None:
+        closed.append(store)
+        await close(store)
+
+    monkeypatch.setattr(FileLease, "revoke", silent)
+    monkeypatch.setattr(SqliteStore, "close", counted)
+    write(1, 2)
+    assert len(closed) == 1
+    assert record().outcome is Outcome.SUCCEEDED
+
+
+def test_a_block_whose_lease_ended_before_it_began_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store gave the lease up while the outputs were checked, as for a machine that sleeps: an error, not a wait without end; the next
+    run has a new lease."""
+    checks = []
+
+    async def check(_: Prepared) -> None:
+        checks.append(1)
+        assert len(checks) < 50, "it never ends"
+        shutil.rmtree("ledger.db.leases", ignore_errors=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Prepared, "check", check)
+        with pytest.raises(StoreUnavailable, match="lost its lease on the ledger; nothing is lost, run the cell again"):
+            write(1)
+    assert write(1).attempt == 1
+    assert rows() == [1]
+
+
+def loses_its_lease_after_its_write() -> None:
+    with job() as held:
+        held.write(table_of(1), "orders")
+        shutil.rmtree("ledger.db.leases")
+
+
+def test_a_block_that_lost_its_lease_is_no_failure() -> None:
+    """The process lost its lease after the block's commit: the error does not say that outputs are missing, and the next run gets the
+    result."""
+    with pytest.raises(
+        StoreUnavailable, match=r"lost its lease on the ledger while the block of load ran, .* run the cell again"
+    ):
+        loses_its_lease_after_its_write()
+    assert write(2).replayed
+    assert rows() == [1]
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_clusters_ledger_is_refused(monkeypatch: pytest.MonkeyPatch, *, by_variable: bool) -> None:
+    """Its operators run its jobs: the error names the ledger without its password, and what to give instead."""
+    url = "etcd://127.0.0.1:1?user=ann"
+    monkeypatch.setenv("SPARKONCE_STORE", url)
+    with (
+        pytest.raises(InvalidInput, match=r"etcd://127\.0\.0\.1:1 is a cluster's ledger, .* give `store` a file"),
+        job(store=None if by_variable else url),
+    ):
+        raise AssertionError("it ran")
 
 
 def test_a_block_that_was_taken_over_before_it_began_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

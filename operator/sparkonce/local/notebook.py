@@ -13,6 +13,7 @@ It never waits for another process: a key that runs elsewhere raises `Busy`, whi
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 import time
@@ -41,6 +42,7 @@ from sparkonce.errors import (
     ResultChanged,
     ResultGone,
     SparkonceError,
+    StoreUnavailable,
     UndeclaredOutput,
 )
 from sparkonce.launch.local import LocalLauncher, place, record_exit, record_process
@@ -53,7 +55,7 @@ from sparkonce.model.record import Assignment, Outcome, Record, Result, State
 from sparkonce.model.spec import API_VERSION, KIND
 from sparkonce.sink.open import sinks_of
 from sparkonce.sink.protocol import Evidence, Found
-from sparkonce.store.open import open_store
+from sparkonce.store.open import default_url, is_remote, open_store, redacted
 from sparkonce.store.protocol import Claim, Lease, Owned
 
 
@@ -180,7 +182,11 @@ class _Inline(LocalLauncher):
                 return self._state(
                     folder, assignment
                 )  # another process has the lock: the drive decides from what is observed
-            record_process(folder)
+            try:
+                record_process(folder)
+            except OSError:
+                os.close(lock)
+                raise
         except OSError as problem:
             raise LaunchUnavailable(
                 f"the attempt cannot be started in {folder}: {problem.strerror}; fix that and run the cell again"
@@ -258,20 +264,28 @@ def job(
     Raises: InvalidInput: an output, the series or the key is not valid, named by its field in a job file. Busy: another process runs the
     key. JobMismatch: the key belongs to another job. HeldForPerson: a person must resolve it first. ResultGone: the recorded output is
     gone. JobFailed: the recorded outcome is a failure, or the block did not write every output. StoreUnavailable: the ledger did not
-    answer; run the cell again."""
+    answer, or the process lost its lease there; run the cell again."""
     document = entrance.admit(_document(key, outputs, parameters or {}, series))
     prepared = preparing.assemble(document, contents={}, base=str(Path.cwd()))
-    ledger = open_store(store)
-    runner = LocalRunner(store=ledger, attempts=attempts_folder(ledger.url), sleep=_wait)
-    lease = run(ledger.open_lease(owner=runner.owner))
+    url = default_url() if store is None else store
+    if is_remote(url, None):
+        raise InvalidInput(
+            f"{redacted(url)} is a cluster's ledger, whose jobs are run by operators; give `store` a file or a PostgreSQL database"
+        )
+    ledger = open_store(url)
     try:
-        begun = _begin(runner, prepared, lease)
-        if isinstance(begun, Replayed):
-            yield begun
-            return
-        yield from _attempt(runner, prepared, lease, begun)
+        runner = LocalRunner(store=ledger, attempts=attempts_folder(ledger.url), sleep=_wait)
+        lease = run(ledger.open_lease(owner=runner.owner))
+        try:
+            begun = _begin(runner, prepared, lease)
+            if isinstance(begun, Replayed):
+                yield begun
+                return
+            yield from _attempt(runner, prepared, lease, begun)
+        finally:
+            with contextlib.suppress(StoreUnavailable):  # it ends by itself, and what the block wrote is settled
+                run(lease.revoke())
     finally:
-        run(lease.revoke())
         run(ledger.close())
 
 
@@ -292,6 +306,8 @@ def _begin(runner: LocalRunner, prepared: Prepared, lease: Lease) -> Replayed | 
             return _recorded(runner, prepared, said, record, found)
         if owned is not None and (begun := _to_launch(runner, owned)) is not None:
             return begun
+        if not run(runner.patiently(lease.keep_alive)):
+            raise StoreUnavailable("this process lost its lease on the ledger; nothing is lost, run the cell again")
 
 
 def _recorded(
@@ -381,6 +397,7 @@ def _end(runner: LocalRunner, begun: _Begun, code: int) -> None:
     try:
         record_exit(runner.attempts / begun.assignment.name, code)
     finally:
+        fcntl.flock(begun.lock, fcntl.LOCK_UN)  # also for children by fork, which share it and may live on
         os.close(begun.lock)
     with contextlib.suppress(_Later):
         run(runner.patiently(lambda: begun.drive.run(begun.record, begun.claim)))
@@ -399,7 +416,12 @@ def _check(runner: LocalRunner, prepared: Prepared, begun: _Begun) -> None:
             result = run(runner.store.result(record.address, record.generation))
             raise JobFailed(_ended_badly(record, result))
         return
-    if view.claim is not None and view.claim != begun.claim:
+    if view.claim is None:
+        raise StoreUnavailable(
+            f"this process lost its lease on the ledger while the block of {told.key} ran, so its outcome is not settled; "
+            "run the cell again: what is committed stays"
+        )
+    if view.claim != begun.claim:
         raise Busy(f"{told.key} was taken over by {view.claim.owner}; run the cell again to see what became of it")
     raise JobFailed(
         f"attempt {told.attempt} of {told.key} ended without all of its outputs ({', '.join(o.name for o in prepared.sinks)}); "
