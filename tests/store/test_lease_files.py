@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from harness.eventually import assert_eventually
 from sparkonce.blocking import run
+from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.store.protocol import Lease
 from sparkonce.store.sqlite import lease as lease_files
 from sparkonce.store.sqlite.lease import FileLease, LeaseFiles
@@ -65,6 +69,32 @@ def test_revoke_removes_the_file(tmp_path: Path) -> None:
     assert run(lease.keep_alive()) is False
 
 
+@pytest.mark.parametrize("problem", [StoreUnavailable("it is locked"), StoreUnusable("it is read-only")])
+def test_revoke_lets_go_whatever_becomes_of_the_ledger(tmp_path: Path, problem: Exception) -> None:
+    """A ledger that cannot be written keeps no claim of a lease that was revoked: the lock goes, and its holder gets no error."""
+
+    def fails(_: str) -> None:
+        raise problem
+
+    leases = LeaseFiles(tmp_path / "leases")
+    lease = leases.open(owner="me", touch=lambda lease: None, forget=fails)
+    run(lease.revoke())
+    assert not leases.held(lease.id)
+
+
+def test_revoke_closes_the_descriptor_of_a_file_that_was_removed(tmp_path: Path) -> None:
+    """A folder of leases that was removed leaves no descriptor open in a process that lives on."""
+    before = open_files()
+    lease = opened(LeaseFiles(tmp_path / "leases"))
+    shutil.rmtree(tmp_path / "leases")
+    run(lease.revoke())
+    assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_a_lease_whose_file_was_removed_has_ended(tmp_path: Path) -> None:
     """Other processes cannot see it any more, so its holder must treat it as ended, too."""
     leases = LeaseFiles(tmp_path / "leases")
@@ -73,6 +103,18 @@ def test_a_lease_whose_file_was_removed_has_ended(tmp_path: Path) -> None:
     assert not leases.held(lease.id)
     assert lease.ended
     assert run(lease.keep_alive()) is False
+
+
+def test_a_lease_whose_folder_was_moved_has_ended(tmp_path: Path) -> None:
+    """Other processes look for it beside the ledger, so its holder must treat it as ended."""
+    leases = LeaseFiles(tmp_path / "leases")
+    lease = opened(leases)
+    (tmp_path / "leases").rename(tmp_path / "moved")
+    assert not leases.held(lease.id)
+    assert lease.ended
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases" / lease.id).touch()
+    assert lease.ended
 
 
 def test_litter_is_swept_and_the_living_are_not(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class SqliteDatabase:
                     f"the ledger {self.path} is on a network file system ({kind}), where locks cannot be trusted; put it on a local disk"
                 )
             if self.path.is_dir():
-                raise StoreUnusable(f"the ledger {self.path} is a folder; name a file in it")
+                raise self._unusable("is a folder; name a file in it")
             if not self.path.exists():
                 self._create()
         except OSError as error:
@@ -145,9 +145,10 @@ class SqliteDatabase:
                 f"the ledger {self.path} cannot be created ({error.strerror}); choose a place where you may write"
             ) from None
         if not os.access(self.path, os.R_OK | os.W_OK):
-            raise StoreUnusable(
-                f"the ledger {self.path} is not readable and writable by this user; check its permissions"
-            )
+            raise self._unusable("is not readable and writable by this user; check its permissions")
+
+    def _unusable(self, why: str) -> StoreUnusable:
+        return StoreUnusable(f"the ledger {self.path} {why}")
 
     def _create(self) -> None:
         """Creates the file by linking, not opening: closing a descriptor of a file that this process has open would drop SQLite's locks."""
@@ -162,12 +163,10 @@ class SqliteDatabase:
     # --- connections
 
     def _connect(self) -> sqlite3.Connection:
+        prepared = 2 * len(self._contents.statements)  # all of them stay so
+        # Transactions begin where we say so, and one thread at a time uses a connection.
         connection = sqlite3.connect(
-            self.path,
-            timeout=self._busy_timeout,
-            isolation_level=None,  # transactions begin where we say so
-            check_same_thread=False,  # used by one thread at a time
-            cached_statements=2 * len(self._contents.statements),  # all of them stay prepared
+            self.path, self._busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=prepared
         )
         connection.row_factory = sqlite3.Row
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
@@ -295,9 +294,7 @@ class SqliteDatabase:
                 f"the ledger {self.path} has layout {layout}, and this version knows up to {self._contents.layout}; upgrade sparkonce"
             )
         if owner != install:
-            raise StoreUnusable(
-                f"the ledger {self.path} belongs to install {owner!r}, not {install!r}; name another file"
-            )
+            raise self._unusable(f"belongs to install {owner!r}, not {install!r}; name another file")
         if names and not names.issuperset(self._contents.added):
             self._add_tables()
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sparkonce.errors import StoreUnavailable
+from sparkonce.errors import StoreUnavailable, StoreUnusable
 from sparkonce.store.ledger import HeldLease
 
 LITTER_AGE = 3600.0
@@ -67,11 +67,13 @@ class FileLease(HeldLease):
 
     @property
     def ended(self) -> bool:
-        """True if revoked, in a forked child, or if the file was removed."""
+        """True if revoked, in a forked child, or if the file was removed or is no longer at its path, where other processes look for it."""
         with self._lock:
             if self._descriptor is None or os.getpid() != self._pid:
                 return True
-            return os.fstat(self._descriptor).st_nlink == 0
+            with suppress(OSError):
+                return not os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+            return True
 
     async def keep_alive(self) -> bool:
         if self.ended:
@@ -80,14 +82,15 @@ class FileLease(HeldLease):
         return True
 
     async def revoke(self) -> None:
-        if self.ended:
-            return
-        with suppress(
-            StoreUnavailable
-        ):  # the claims end with the lock; removing their rows only notifies watchers sooner
-            self._forget(self.id)
-        self._path.unlink(missing_ok=True)
-        self.let_go()
+        try:
+            if not self.ended:
+                # The claims end with the lock; removing their rows only notifies watchers sooner, and a file that stays is swept.
+                with suppress(StoreUnavailable, StoreUnusable):
+                    self._forget(self.id)
+                with suppress(OSError):
+                    self._path.unlink(missing_ok=True)
+        finally:
+            self.let_go()
 
     def let_go(self) -> None:
         """Releases the lock and keeps rows and file, as the kernel does when the process dies."""
