@@ -13,6 +13,7 @@ import pytest
 
 import sparkonce
 from harness.arrow_stage import arrow_stage, table_of
+from harness.child import free_port
 from harness.granted import Granted, granted
 from sparkonce.blocking import run
 from sparkonce.driver import current as module
@@ -148,6 +149,16 @@ def test_a_late_driver_of_a_replaced_attempt_does_not_begin(attempt: Granted) ->
 
     with pytest.raises(AttemptEnded, match="attempt 1 of load-may is over"):
         from_environment(told)
+
+
+def test_a_database_that_is_away_does_not_end_the_driver(attempt: Granted) -> None:
+    """A ledger in PostgreSQL that does not answer while the driver starts is as silent as one that stops answering later."""
+    url = f"postgresql://127.0.0.1:{free_port()}/ledger"
+    told = attempt.assignment.model_copy(update={"store": url}).model_dump_json(by_alias=True, exclude_none=True)
+
+    job = from_environment({ENVIRONMENT: told}, stager=arrow_stage)
+
+    assert job.write(table_of(1), "orders").fresh
 
 
 def test_a_silent_ledger_does_not_end_the_driver(attempt: Granted, monkeypatch: pytest.MonkeyPatch) -> None:

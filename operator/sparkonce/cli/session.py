@@ -29,7 +29,7 @@ from sparkonce.cli.view.terminal import tell
 from sparkonce.errors import InvalidInput
 from sparkonce.local.runner import HANDED_OVER, NOWHERE, LocalRunner, attempts_folder
 from sparkonce.model.record import Record
-from sparkonce.store.open import LOCAL, default_url, is_remote, open_blocking, redacted
+from sparkonce.store.open import LOCAL, default_url, is_postgres, is_remote, open_blocking, redacted
 from sparkonce.store.protocol import IdempotencyStore
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def session(url: str | None, *, install: str | None = None, named: bool = True) 
 
         embedded = LocalRunner(store=store, attempts=NOWHERE, launcher=RemoteLauncher(), remote=True)
     else:
-        embedded = LocalRunner(store=store, attempts=attempts_folder(store.url), person=person())
+        address = url if is_postgres(url) else ""
+        embedded = LocalRunner(store=store, attempts=attempts_folder(store.url), address=address, person=person())
     opened = Session(embedded)
     try:
         yield opened

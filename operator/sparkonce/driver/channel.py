@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
-from sparkonce.model.record import TOKEN_ENVIRONMENT, Assignment, Beat, Intent, Report
-from sparkonce.store.open import open_blocking
+from sparkonce.model.record import LEDGER_ENVIRONMENT, TOKEN_ENVIRONMENT, Assignment, Beat, Intent, Report
+from sparkonce.store.open import is_postgres, open_blocking
 from sparkonce.store.protocol import IdempotencyStore, Refused, Sealed
 
 
@@ -95,7 +95,9 @@ def channel_of(assignment: Assignment, environment: Mapping[str, str]) -> Channe
             f"the assignment of attempt {assignment.attempt} of {assignment.key} names neither a gateway nor a store; "
             "run `sparkonce gateway` and start the operator with --gateway-url"
         )
-    return DirectChannel(open_blocking(assignment.store, install=assignment.install), assignment)
+    url = environment.get(LEDGER_ENVIRONMENT) or assignment.store
+    later = {"at_first_use": True} if is_postgres(url) else {}  # an outage while a driver starts is silence, too
+    return DirectChannel(open_blocking(url, install=assignment.install, **later), assignment)
 
 
 @dataclass(frozen=True)

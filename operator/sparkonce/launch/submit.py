@@ -29,7 +29,7 @@ from sparkonce.errors import InvalidInput
 from sparkonce.model.application import utf8
 from sparkonce.model.application.expansion import FORWARDING, env_entries, expand, expands, template_env_entries
 from sparkonce.model.fields import argument_texts, as_text
-from sparkonce.model.record import Assignment
+from sparkonce.model.record import LEDGER_ENVIRONMENT, Assignment
 from sparkonce.model.spec import IdempotentJob, Template
 from sparkonce.model.validation import InvalidJob, Loc, path_text
 
@@ -379,8 +379,9 @@ def _usable(path: str, base: str) -> bool:
         return False
 
 
-def command_for(*, application: str | None = None) -> Callable[[Assignment], Command]:
-    """Builds the command of an attempt from the recorded job. application: replaces the template's main file (the CLI's --application)."""
+def command_for(*, application: str | None = None, ledger: str = "") -> Callable[[Assignment], Command]:
+    """Builds the command of an attempt from the recorded job. application: replaces the template's main file (the CLI's --application).
+    ledger: its address, where the assignment's lacks what a driver needs to connect."""
 
     def build(assignment: Assignment) -> Command:
         from sparkonce.launch.local import Command
@@ -414,7 +415,7 @@ def command_for(*, application: str | None = None) -> Callable[[Assignment], Com
         program = [CAPTURE, main] if job.spec.captured else [main]
         return Command(
             argv=[*argv, *program, *template.arguments],
-            environment=_child_environment(submit, template.env),
+            environment={**_child_environment(submit, template.env), LEDGER_ENVIRONMENT: ledger},
             folder=base,
         )
 

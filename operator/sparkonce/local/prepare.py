@@ -193,14 +193,14 @@ def _counted(template: LocalTemplate, *, base: str, application: str | None) -> 
     return files
 
 
-def command_as_sent(*, application: str | None = None) -> Callable[[Assignment], Command]:
+def command_as_sent(*, application: str | None = None, ledger: str = "") -> Callable[[Assignment], Command]:
     """As `command_for`, for attempts that run what their job was when it was sent.
 
     An edit in the seconds until Spark reads the file is not seen. A copy is not run in its place: a script would find neither the modules
     beside it nor what it opens by `__file__`.
 
     Raises, when the command is built: LaunchUnavailable: a file whose content must match has another one, or cannot be read."""
-    build = command_for(application=application)
+    build = command_for(application=application, ledger=ledger)
 
     def checked(assignment: Assignment) -> Command:
         template = LocalTemplate.of(IdempotentJob.of(assignment.spec.job))

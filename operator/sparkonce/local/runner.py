@@ -132,6 +132,8 @@ class LocalRunner:
     attempts: Path
     """The folder that contains each attempt's folder."""
     install: str = "local"
+    address: str = field(default="", repr=False)
+    """The ledger's address with user and password, for drivers; empty: `store.url` is complete."""
     launcher: Launcher | None = None
     person: str = ""
     """Who sends requests, for the history; empty: unknown, and the history names the process."""
@@ -375,9 +377,10 @@ class LocalRunner:
         from sparkonce.attempt.drive import Drive
         from sparkonce.launch.local import LocalLauncher
 
+        command = command_as_sent(application=application, ledger=self.address)
         return Drive(
             store=self.store,
-            launcher=self.launcher or LocalLauncher(self.attempts, command_as_sent(application=application)),
+            launcher=self.launcher or LocalLauncher(self.attempts, command),
             describe=describe,
             wait=self.wait_or_cancel,
             new_nonce=lambda: uuid.uuid4().hex,
@@ -452,8 +455,9 @@ def opened_by(record: Record | None, nonce: str) -> bool:
 
 
 def attempts_folder(url: str) -> Path:
-    """The attempts' folder beside the ledger (`ledger.db` -> `ledger.db.attempts`); a temporary one for a store without a file."""
+    """The attempts' folder beside the ledger (`ledger.db` -> `ledger.db.attempts`); a temporary one for a store without a file. The first
+    attempt makes it."""
     if url.startswith("sqlite:///"):
         ledger = Path(url.removeprefix("sqlite:///")).absolute()
         return ledger.with_name(f"{ledger.name}.attempts")
-    return Path(tempfile.mkdtemp(prefix="sparkonce-attempts-"))
+    return Path(tempfile.gettempdir(), f"sparkonce-attempts-{uuid.uuid4().hex}")

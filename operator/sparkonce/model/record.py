@@ -453,6 +453,8 @@ CAPTURING = "sparkonce-driver"
 """Program that runs a captured script in place of the driver's Python (`driver.capture`)."""
 PYTHON_ENVIRONMENT = "SPARKONCE_DRIVER_PYTHON"
 """The interpreter that a job names for its driver, where that program has taken its place."""
+LEDGER_ENVIRONMENT = "SPARKONCE_LEDGER"
+"""Local mode: the ledger's address with user, password and options, which an assignment leaves out; empty: the assignment's is complete."""
 NONCE_ENVIRONMENT = "SPARKONCE_NONCE"
 """The attempt's nonce once more, by which a stop identifies the attempt's processes."""
 
