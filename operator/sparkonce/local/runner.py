@@ -311,7 +311,15 @@ class LocalRunner:
             paths = tuple(prepared.differing(record, spec)) if spec is not None else ()
         return Ending(said.answer, record, result, replayed, False, said.evidence, said.unblock, evidence, paths)
 
+    def check_folder(self) -> None:
+        """Checks that results can name the folders of attempts: a record is JSON.
+
+        Raises: InvalidInput; nothing was written."""
+        if (path := str(self.attempts)) != path.encode(errors="replace").decode():
+            raise InvalidInput(f"{path!a} is not UTF-8, so no record can name it; rename the folder or the ledger")
+
     async def reserve(self, prepared: Prepared, lease: Lease, nonce: str, view: View) -> Owned | None:
+        self.check_folder()
         failpoints.hit("engine.reserve.before")
         request = prepared.request(nonce)
         reply = await self.patiently(lambda: self.store.reserve(request, lease=lease, floor=view.floor))
@@ -326,6 +334,7 @@ class LocalRunner:
     async def reopen(
         self, prepared: Prepared, record: Record, lease: Lease, nonce: str, *, reason: str = ""
     ) -> Owned | None:
+        self.check_folder()
         await prepared.check()
         request = replace(prepared.request(nonce), person=self.person if reason else "", reason=reason)
         reply = await self.patiently(lambda: self.store.reopen(record, request, lease=lease))
