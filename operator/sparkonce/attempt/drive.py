@@ -294,8 +294,7 @@ class Drive:
     async def launch(self, record: Record, claim: Claim, job: DrivenJob) -> None:
         failpoints.hit("engine.launch.before")
         if self.polled:
-            beat = Beat(attempt=record.attempt, nonce=record.nonce, by="owner")
-            await self.store.renew(record.address, record.generation, beat)
+            await self._beat(record)
         unsent, self._unsent = self._unsent == record.nonce, None
         try:
             seen = await self.launcher.launch(self.assignment(record, job))
@@ -309,6 +308,11 @@ class Drive:
         if fresh and not self.polled:  # UID and first phase in one write; the next step decides about anything else
             self._just = record.nonce, seen
             await self.note(record, claim, seen)
+
+    async def _beat(self, record: Record) -> None:
+        """The attempt's first heartbeat, until its driver sends its own."""
+        beat = Beat(attempt=record.attempt, nonce=record.nonce, by="owner")
+        await self.store.renew(record.address, record.generation, beat)
 
     async def note(self, record: Record, claim: Claim, seen: ApplicationState) -> None:
         """Writes the observed application into the record, before anything is concluded from it."""

@@ -38,6 +38,8 @@ from sparkonce.store.protocol import Attached, IdempotencyStore, Owned, View
 
 log = logging.getLogger(__name__)
 
+MOST_UNOWNED = 10_000
+"""Keys whose claim has ended that are remembered."""
 NOT_SEEN = 0.2
 """Seconds until a key is reconciled again that was due before the cache was synced or the roster was read: before that, statuses that may
 prove a rewound store are missing, or the version of statuses to write is unknown."""
@@ -74,8 +76,8 @@ class Reconciler:
     reads: KeyReader = field(init=False)
     _ended: dict[Address, Ended] = field(default_factory=dict)
     _unowned: dict[Address, float] = field(default_factory=dict)
-    """When each key's claim ended (monotonic seconds), to measure the latency of takeovers; until the key is read and has an owner or an
-    end."""
+    """When each key's claim ended (monotonic seconds), to measure the latency of takeovers. The newest ones: those that another
+    replica took over are not removed."""
 
     def __post_init__(self) -> None:
         self.reads = KeyReader(
@@ -124,6 +126,8 @@ class Reconciler:
 
     def claim_ended(self, address: Address) -> None:
         self._unowned[address] = time.monotonic()
+        while len(self._unowned) > MOST_UNOWNED:
+            del self._unowned[next(iter(self._unowned))]
 
     def lease_lost(self) -> None:
         for address in self.drives.drop_all():
@@ -189,8 +193,6 @@ class Reconciler:
         own = self._knows(address)
         view, ended = await self._view(address)
         record = view.record
-        if record is None or record.state is not State.IN_PROGRESS or view.claim is not None:
-            self._unowned.pop(address, None)  # nothing is left to take over
         views, desired = self.reads.views(bodies, record)
         if record is not None and (running := self.drives.get(address)) is not None:
             running.edited(self.reads.edition(record))

@@ -66,6 +66,8 @@ RERUNS_KEPT = 32
 """Openers of a key by an annotation: the record grows by about 200 bytes for each."""
 OPENERS_KEPT = 256
 """Openers of a key in all, the newest ones: a scheduler may send the same key under a new name each day, for years."""
+OLDEST_READER = {False: 1, True: FOLLOWING}
+"""The oldest reader that understands a new record, by whether it follows an application."""
 LEASE_ENDED = "the lease of this process has ended; open another one"
 
 
@@ -212,16 +214,11 @@ def reserve(
         openers=(request.by,),
         objects=request.objects,
         bound=request.bound,
-        min_reader=_reader_of(request),
+        min_reader=OLDEST_READER[request.bound is not None],
         created_at=seen.at,
         granted_at=seen.at,
     )
     return _opened(seen, _written(seen, record), request, lease=lease, owner=owner, what="Reserved")
-
-
-def _reader_of(request: Request) -> int:
-    """The oldest reader that understands the new record."""
-    return FOLLOWING if request.bound is not None else 1
 
 
 def _opened(
@@ -380,7 +377,7 @@ def reopen(
         "openers": _openers(now, request.by),
         "objects": _wanting(kept, request.objects),
         "bound": request.bound,
-        "min_reader": max(now.min_reader, _reader_of(request)),
+        "min_reader": max(now.min_reader, OLDEST_READER[request.bound is not None]),
         "created_at": seen.at,
         "granted_at": seen.at,
     }
