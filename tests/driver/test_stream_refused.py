@@ -27,6 +27,7 @@ from driver.streamed import (
 )
 from harness.arrow_stage import table_of
 from harness.granted import Granted, granted
+from harness.stream_source import Writer
 from sparkonce.blocking import run
 from sparkonce.driver.stream import Streamed
 from sparkonce.errors import InvalidInput, OutputChanged, OutputUnsupported, StreamBroken, UndeclaredOutput
@@ -106,6 +107,54 @@ def test_a_key_per_day_goes_on_with_one_checkpoint(begin: Callable[..., Granted]
     elsewhere = begin("others")
     with pytest.raises(StreamBroken, match="delivers batch 3, and output others expects batch 0"):
         elsewhere.job().stream(source(*BATCHES, [7])).write("others", checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("lost", ["between two attempts", "between two keys", "by another output"])
+def test_rows_that_are_done_in_the_checkpoint_and_not_in_the_table_are_missed(
+    begin: Callable[..., Granted], lost: str
+) -> None:
+    """A checkpoint that has delivered everything delivers no batch whose number would show the gap: the stream is refused all the same,
+    and does not end without these rows. A rerun with a new checkpoint writes them."""
+    attempt, name = begin("orders", "totals"), "totals" if lost == "by another output" else "orders"
+    job, checkpoint = attempt.job(), checkpoint_of(attempt)
+    job.stream(source()).write("orders", checkpoint=checkpoint)
+    if lost != "by another output":
+        drop(attempt)
+        job = attempt.job()
+    if lost == "between two keys":
+        attempt = begin("orders", idempotencyKey="tuesday")
+        job = attempt.job()
+
+    with pytest.raises(
+        StreamBroken,
+        match=rf"delivers batch 3, and output {name} expects batch 0: the batches between would be lost; `sparkonce rerun \S+` "
+        "with a new checkpoint",
+    ):
+        job.stream(source()).write(name, checkpoint=checkpoint)
+
+    assert attempt.committed(name) is None
+    attempt.record = attempt.record.changed(generation=2)
+    attempt.job(channel=LIVES).stream(source()).write(name, checkpoint=f"{checkpoint}-2")
+    assert rows(attempt, name) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_that_a_twin_commits_before_the_query_starts_is_no_gap(
+    begin: Callable[..., Granted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process of the same attempt ends the stream after this one has read the chain: the chain is read again."""
+    attempt, twins = begin(), list[Any]()
+    checkpoint = checkpoint_of(attempt)
+    start = Writer.start
+
+    def later(writer: Any) -> Any:
+        if not twins:
+            twins.append("begun")
+            twins.append(attempt.job().stream(source()).write("orders", checkpoint=checkpoint))
+        return start(writer)
+
+    monkeypatch.setattr(Writer, "start", later)
+    done = attempt.job().stream(source()).write("orders", checkpoint=checkpoint)
+    assert (done.rows, done.batches, rows(attempt)) == (6, 3, [1, 2, 3, 4, 5, 6])
 
 
 def test_a_rerun_does_not_go_on_with_the_old_checkpoint(begin: Callable[..., Granted]) -> None:

@@ -137,8 +137,13 @@ def plan_of(_: object, checkpoint: str, number: int) -> str:
     return hashlib.sha256((folder_of(checkpoint) / "offsets" / str(number)).read_bytes()).hexdigest()
 
 
+def done_in(_: object, checkpoint: str) -> int | None:
+    return max((int(done.name) for done in (folder_of(checkpoint) / "commits").glob("[0-9]*")), default=None)
+
+
 def installed(patch: pytest.MonkeyPatch) -> None:
     """Makes streams read these checkpoints instead of Spark's from here on."""
     patch.setattr(stream, "plan_of", plan_of)
+    patch.setattr(stream, "done_in", done_in)
     patch.setattr(stream_output, "sources_of", lambda source: source.sources)
     patch.setattr(stream, "stopped", lambda _: False)

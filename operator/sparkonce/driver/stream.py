@@ -220,8 +220,11 @@ class _Run:
 
     def _check(self, query_id: str) -> None:
         try:
+            done = done_in(self._frame, self._checkpoint)
             for place in self._places.values():
                 place.bind(query_id, self._checkpoint)
+                if done is not None:
+                    place.require(done)
         except BaseException as error:
             self._error = error
             raise
@@ -312,6 +315,24 @@ def plan_of(frame: DataFrame, checkpoint: str, number: int) -> str:
             f"the plan of batch {number} cannot be read in the checkpoint {checkpoint}; nothing of the batch was committed"
         ) from None
     return hashlib.sha256(str(plan).encode()).hexdigest()
+
+
+def done_in(frame: DataFrame, checkpoint: str) -> int | None:
+    """Number of the last batch that the checkpoint records as done; None without any. Spark never delivers it again.
+
+    Raises:
+        OutputUnavailable: the checkpoint cannot be read.
+    """
+    context: Any = frame.sparkSession.sparkContext
+    try:
+        path = context._jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/commits")
+        files = path.getFileSystem(context._jsc.hadoopConfiguration())
+        names = [str(each.getPath().getName()) for each in files.listStatus(path)] if files.exists(path) else []
+    except Exception:  # noqa: BLE001 - py4j wraps Hadoop's errors in several types
+        raise OutputUnavailable(
+            f"the batches that are done cannot be read in the checkpoint {checkpoint}; nothing was committed"
+        ) from None
+    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def stopped(frame: DataFrame) -> bool:

@@ -128,14 +128,17 @@ class StreamOutput:
             InvalidInput: the output contains a plain write of this generation.
             OutputUnavailable: unknown whether the call took effect; it may be repeated.
         """
-        job, token = self._job, self._job.attempt
-        caller: dict[str, Any] = {"fingerprint": job.assignment.fingerprint, "by": f"attempt {token}"}
+        self._close_earlier()
+        if self._chain is not None:
+            self._job._rows += mark(self._chain.last).rows
+
+    def _close_earlier(self) -> None:
+        token = self._job.attempt
+        caller: dict[str, Any] = {"fingerprint": self._job.assignment.fingerprint, "by": f"attempt {token}"}
         opening = run(self._sink.fence(self._key, token, **caller))
-        if opening is None:
-            return
-        self._check_opening(opening)
-        self._chain = run(stream.close(self._sink, self._key, opening, token, **caller))
-        job._rows += mark(self._chain.last).rows
+        if opening is not None:
+            self._check_opening(opening)
+            self._chain = run(stream.close(self._sink, self._key, opening, token, **caller))
 
     def bind(self, query_id: str, checkpoint: str) -> None:
         """Sets the checkpoint of the query.
@@ -149,6 +152,22 @@ class StreamOutput:
                 f"output {self._sink.name} started with another checkpoint (query {self._chain.query_id}) than {checkpoint} "
                 f"(query {query_id}), which would deliver its rows again; use the old checkpoint, or {self.anew('a new one')}"
             )
+
+    def require(self, done: int) -> None:
+        """Checks that the table has every batch up to `done`, the last one that the checkpoint records as done and never delivers again.
+
+        Raises:
+            StreamBroken: it has not, or the checkpoint cannot begin a stream here.
+            KeyConflict, InvalidInput, OutputUnavailable: as `read_chain`.
+        """
+        if done >= self._next():
+            self._close_earlier()  # another process may have committed since the chain was read
+            self.bind(self._query_id, self._checkpoint)
+        if done >= self._next():
+            raise self._gap(done + 1, self._next())
+
+    def _next(self) -> int:
+        return self._first_batch() if self._chain is None else self._chain.next
 
     def begin(self, number: int, plan: str) -> bool:
         """Whether the batch is committed already.
