@@ -112,6 +112,16 @@ def test_a_changed_file(clean: Scene, how: str) -> None:
     assert (found.kind, found.where) == (Kind.CHANGED_FILE, f"file://{path}")
 
 
+def test_a_file_whose_digest_this_version_cannot_check_is_not_clean(clean: Scene) -> None:
+    """A digest of an unknown kind proves nothing about its file: that is said, also after the second look."""
+    path = clean.files(clean.written[0])[0]
+    slot = clean.slot(clean.written[0])
+    slot["files"][0]["digest"] = "sha3-of-a-later-release:00ff"
+    clean.slot_file(clean.written[0]).write_text(json.dumps(slot))
+    found = only(clean.audit("orders", ledger=False))
+    assert (found.kind, found.where, found.todo) == (Kind.UNREADABLE, f"file://{path}", "upgrade sparkonce")
+
+
 def test_bytes_that_rotted_inside_a_page_are_found_by_reading_deep(clean: Scene) -> None:
     """A flipped byte in a data page does not change the footer: the quick audit cannot see it, `deep` does."""
     path = clean.files(clean.written[0])[0]

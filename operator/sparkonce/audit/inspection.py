@@ -32,7 +32,6 @@ from sparkonce.store.protocol import IdempotencyStore
 LOCAL_PURGE = "`sparkonce keys purge` removes it"
 FOOTERS = 1000
 """Footers of other writers' files that are read to count their rows. Most tables' metadata has these counts."""
-FILE_KINDS = frozenset({Kind.MISSING_FILE, Kind.CHANGED_FILE, Kind.WRONG_ROW_COUNT})
 
 
 @dataclass
@@ -174,7 +173,6 @@ class Audit:
     ) -> list[Finding]:
         """Second pass: the suspicious findings that persist."""
         tables = {finding.table for finding in suspicious.values()}
-        paths = {(each.table, each.subject) for each in suspicious.values() if each.kind in FILE_KINDS}
         unseen, seen = [], []
         for state in states:
             uri = state.inventory.uri
@@ -183,7 +181,8 @@ class Audit:
                 continue
             try:
                 state.inventory = self._inventory(state.place)
-                files = [file for file in to_read(state.inventory) if (uri, file.path) in paths]
+                wrong = {each.path for each in state.wrong}
+                files = [file for file in to_read(state.inventory) if file.path in wrong]
                 state.wrong = self._wrong(state.inventory, files)
                 self._count(state)
                 seen.append(state)
