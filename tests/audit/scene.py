@@ -27,7 +27,7 @@ from sparkonce.model.record import HeldReason, Outcome, State, Why
 from sparkonce.sink.protocol import Inventory
 from sparkonce.sink.transaction import settle
 from sparkonce.store.open import open_store
-from sparkonce.store.protocol import Finalized, IdempotencyStore
+from sparkonce.store.protocol import Finalized, IdempotencyStore, Owned
 
 WEEK = 7 * 86400.0
 ROWS = ((1, 2, 3), (10, 11, 12, 13), (20,))
@@ -79,6 +79,13 @@ class Scene:
             result = failed(job.now(), Finalize(outcome, Why.EXITED, ""), Observation(seen=None), settlement, now)
         done = run(self.store.finalize(job.now(), job.claim, result, retention=retention))
         assert isinstance(done, Finalized), done
+
+    def rerun(self, job: Granted) -> None:
+        """Opens the next generation of a finalized job and grants its first attempt."""
+        request = job.prepared.request(f"rerun-{job.record.generation}")
+        opened = run(self.store.reopen(job.now(), request, lease=run(self.store.open_lease(owner="owner"))))
+        assert isinstance(opened, Owned), opened
+        job.record, job.claim = opened.record, opened.claim
 
     def hold(self, job: Granted) -> None:
         job.update(state=State.HELD, held=HeldReason.PARTIAL, note="one output of two")

@@ -205,6 +205,24 @@ def test_a_record_without_slot(clean: Scene) -> None:
     assert "day-1" in found.what
 
 
+def test_a_rerun_that_has_no_result_does_not_hide_the_loss_of_the_one_before(clean: Scene) -> None:
+    """While a rerun runs, and after it failed, the recorded success before it still counts; once it has succeeded, its own result does."""
+    job = clean.written[1]
+    shutil.rmtree(clean.slot_file(job).parent)
+    shutil.rmtree(clean.table() / "_data" / str(job.key("orders")))
+    lost = str(job.key("orders"))
+    for outcome in (Outcome.FAILED, Outcome.SUCCEEDED):
+        clean.rerun(job)
+        found = only(clean.audit())
+        assert (found.kind, found.subject) == (Kind.RECORD_WITHOUT_SLOT, lost)
+        if outcome is Outcome.SUCCEEDED:
+            job.job().write(table_of(30, 31), "orders")
+        clean.finalize(job, outcome)
+        assert [each.subject for each in clean.audit().findings] == ([lost] if outcome is Outcome.FAILED else [])
+
+
+
+
 def test_a_table_that_is_gone(clean: Scene) -> None:
     """All records of a table whose folder was deleted lack their slots."""
     shutil.rmtree(clean.table("totals"))

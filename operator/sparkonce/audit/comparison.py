@@ -138,15 +138,17 @@ def _twice(tables: Sequence[Inventory]) -> Iterator[Finding]:
 def _of_record(known: Known, committed: Mapping[str, set[str]]) -> Iterator[Finding]:
     """`committed`: the sink keys of each table, by URI."""
     record = known.record
-    result = known.results.get(record.generation)
-    if record.state is not State.FINALIZED or record.outcome is not Outcome.SUCCEEDED or result is None:
+    succeeded = [at for at, result in known.results.items() if result.outcome is Outcome.SUCCEEDED]
+    if not succeeded:
         return
-    at = f"{record.key}, generation {record.generation}"
+    generation = max(succeeded)  # until a rerun has succeeded, the result before it is the one that counts
+    result = known.results[generation]
+    at = f"{record.key}, generation {generation}"
     missing = sorted(set(known.declared) - {output.name for output in result.outputs})
-    if missing and known.declared:
+    if missing and generation == record.generation:
         yield Finding(
             kind=Kind.RECORD_WITHOUT_SLOT,
-            subject=f"{record.key_hash}-{missing[0]}-g{record.generation}",
+            subject=f"{record.key_hash}-{missing[0]}-g{generation}",
             what=f"{at} succeeded, but its result lacks {', '.join(missing)}",
             todo=f"`sparkonce rerun {record.key}`",
             key_hash=record.key_hash,
