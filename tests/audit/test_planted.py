@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,17 @@ def test_a_rerun_that_has_no_result_does_not_hide_the_loss_of_the_one_before(cle
         assert [each.subject for each in clean.audit().findings] == ([lost] if outcome is Outcome.FAILED else [])
 
 
+@pytest.mark.parametrize("table", ["specs", "results"])
+def test_a_damaged_value_beside_a_record_is_one_finding(clean: Scene, table: str) -> None:
+    """The job or the result of one key cannot be read: that is said of this key, and the others are audited as before."""
+    job, gone = clean.written[0], clean.slot_file(clean.written[1])
+    with sqlite3.connect(clean.folder / "ledger.db") as ledger:
+        assert ledger.execute(f"UPDATE {table} SET body = '{{' WHERE key_hash = ?", (job.record.key_hash,)).rowcount
+    shutil.rmtree(gone.parent)
+    report = clean.audit()
+    assert kinds(report) == [Kind.UNREADABLE, Kind.RECORD_WITHOUT_SLOT]
+    assert report.findings[0].subject == job.record.key_hash
+    assert f"the {'specbody' if table == 'specs' else 'result'} beside the record" in report.findings[0].what
 
 
 def test_a_table_that_is_gone(clean: Scene) -> None:

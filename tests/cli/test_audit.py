@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 
 import pytest
 
@@ -61,6 +62,18 @@ def test_what_a_killed_attempt_left_is_swept(desk: Desk) -> None:
     again = desk.here("sweep", "lake/numbers")
     assert (again.code, again.out) == (0, "removed 0 folder(s), 0 bytes\n")
     assert "orphan" not in desk.here("audit").out
+
+
+@pytest.mark.parametrize("table", ["records", "specs"])
+def test_a_sweep_names_the_keys_whose_tables_it_cannot_know(desk: Desk, table: str) -> None:
+    """A record or a job that cannot be read names no table: the sweep exits with 3 and says so; it does not pass the key over."""
+    desk.here("run", desk.job())
+    with sqlite3.connect(desk.ledger) as ledger:
+        ledger.execute(f"UPDATE {table} SET body = '{{'")
+    said = desk.here("sweep")
+    assert (said.code, said.out) == (ExitCode.UNAVAILABLE, "removed 0 folder(s), 0 bytes\n")
+    assert "cannot be read" in said.err
+    assert len(said.err.splitlines()) == 1
 
 
 def test_a_failed_job_is_clean(desk: Desk) -> None:

@@ -173,6 +173,9 @@ def _waiting(ledger: LedgerContents, purges: str) -> Iterator[Finding]:
     for key_hash, why in sorted(ledger.unreadable.items()):
         todo = f"sparkonce keys repair {key_hash[:20]} --reason TEXT; a newer version's: upgrade sparkonce"
         yield Finding(kind=Kind.UNREADABLE, subject=key_hash, what=why, todo=todo, key_hash=key_hash)
+    for key_hash, why in sorted(ledger.damaged.items()):
+        todo = "restore the ledger from a backup; until then this key's tables are not compared with it"
+        yield Finding(kind=Kind.UNREADABLE, subject=key_hash, what=why, todo=todo, key_hash=key_hash)
     for key_hash, known in sorted(ledger.keys.items()):
         record = known.record
         if record.state is State.HELD:

@@ -48,6 +48,8 @@ class LedgerContents:
     """By key hash, which is unique across realms."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Key hash -> reason."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Key hash -> why a value beside its record, its job or a result, cannot be read."""
     floors: dict[str, int] = field(default_factory=dict)
     """Key hash -> generation floor, for keys without a record."""
 
@@ -61,7 +63,7 @@ def read(store: IdempotencyStore) -> tuple[LedgerContents, dict[str, SpecBody]]:
     ledger = LedgerContents(store.url, run(store.now()))
     specs: dict[str, SpecBody] = {}
     for record in _records(store, ledger):
-        known, spec = _known(store, record)
+        known, spec = _known(store, ledger, record)
         ledger.keys[record.key_hash] = known
         if spec is not None:
             specs.setdefault(known.job, spec)
@@ -82,13 +84,14 @@ def reread(store: IdempotencyStore, ledger: LedgerContents, key_hashes: Collecti
     for key_hash in key_hashes:
         before = ledger.keys.pop(key_hash, None)
         ledger.unreadable.pop(key_hash, None)
+        ledger.damaged.pop(key_hash, None)
         ledger.floors.pop(key_hash, None)
         if not _loaded(store, ledger, key_hash, realms if before is None else [before.record.realm]):
             unknown.add(key_hash)
     if unknown - set(ledger.floors):  # possibly of a realm whose first record was written meanwhile
         for record in _records(store, ledger):
             if record.key_hash in unknown:
-                ledger.keys[record.key_hash] = _known(store, record)[0]
+                ledger.keys[record.key_hash] = _known(store, ledger, record)[0]
 
 
 def _loaded(store: IdempotencyStore, ledger: LedgerContents, key_hash: str, realms: Iterable[str]) -> bool:
@@ -100,7 +103,7 @@ def _loaded(store: IdempotencyStore, ledger: LedgerContents, key_hash: str, real
             ledger.unreadable[key_hash] = one_line(error)
             return True
         if view.record is not None:
-            ledger.keys[key_hash] = _known(store, view.record)[0]
+            ledger.keys[key_hash] = _known(store, ledger, view.record)[0]
             return True
         if view.floor:
             ledger.floors[key_hash] = view.floor
@@ -116,25 +119,30 @@ def _records(store: IdempotencyStore, ledger: LedgerContents) -> Iterator[Record
         after = page.after
 
 
-def _known(store: IdempotencyStore, record: Record) -> tuple[Known, SpecBody | None]:
-    spec = run(store.spec(record.address, record.generation))
+def _known(store: IdempotencyStore, ledger: LedgerContents, record: Record) -> tuple[Known, SpecBody | None]:
+    spec = None
+    try:
+        spec = run(store.spec(record.address, record.generation))
+    except RecordUnreadable as error:
+        ledger.damaged[record.key_hash] = one_line(error)
     outputs, job = _outputs(spec)
     known = Known(
         record=record,
         declared=tuple(str(each.get("name")) for each in outputs),
-        results=_results(store, record),
+        results=_results(store, ledger, record),
         job=job,
     )
     return known, spec if outputs else None
 
 
-def _results(store: IdempotencyStore, record: Record) -> dict[int, Result]:
+def _results(store: IdempotencyStore, ledger: LedgerContents, record: Record) -> dict[int, Result]:
     newest = record.generation if record.state is State.FINALIZED else record.generation - 1
     found = {}
     for generation in range(max(1, newest - GENERATIONS + 1), newest + 1):
         try:
             result = run(store.result(record.address, generation))
-        except (RecordUnreadable, RecordTooNew):
+        except RecordUnreadable as error:
+            ledger.damaged[record.key_hash] = one_line(error)
             continue
         if result is not None:
             found[generation] = result

@@ -299,8 +299,9 @@ def sweep(
     else:
         with ledger(store, install, needed=True) as (opened, _):
             assert opened is not None  # it was needed
-            found, not_seen = places.of_specs(ledgers.read(opened)[1])
-            unseen = [each.what for each in not_seen]
+            read, specs = ledgers.read(opened)
+            found, not_seen = places.of_specs(specs)
+            unseen = [*(each.what for each in not_seen), *read.unreadable.values(), *read.damaged.values()]
     done = list(sweeping.sweep(found, dry_run=dry_run))
     problems = [*unseen, *(problem for each in done for problem in each.problems)]
     folders, size = sum(each.folders for each in done), sum(each.bytes for each in done)
