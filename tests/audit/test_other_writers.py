@@ -188,6 +188,22 @@ def test_an_emptied_table_is_a_defect(full: Kinds, expired: bool, capsys: pytest
     assert [(each.kind, each.rows) for each in found] == [(Kind.MISSING_ROWS, OWN)]
 
 
+@pytest.mark.parametrize("full", ["delta"], indirect=True)
+@pytest.mark.parametrize("damage", [b'{"txn":{"appId":"idem-', b'{"txn":[7]}\n', b'["txn"]\n'])
+def test_a_damaged_entry_before_a_checkpoint_is_one_finding(full: Kinds, damage: bytes) -> None:
+    """No reader meets such an entry, so only the audit finds it; it names the entry and goes on with the other tables."""
+    lost = full.store.ran("other", 7, outputs=("totals",))
+    shutil.rmtree(full.store.table("totals"))
+    DeltaTable(str(full.folder)).create_checkpoint()
+    entry = full.folder / "_delta_log" / f"{1:020d}.json"
+    entry.write_bytes(damage)
+    report = audited(full)
+    assert kinds(report) == [Kind.UNREADABLE, Kind.RECORD_WITHOUT_SLOT]
+    assert str(entry) in report.findings[0].what
+    assert report.findings[1].key_hash == lost.record.key_hash
+    assert rows_of_a_reader(full) == report.tables[0].rows_seen == OWN
+
+
 @pytest.mark.parametrize("full", ["slotLog", "delta"], indirect=True)
 def test_a_table_whose_commits_are_gone_is_not_called_clean(full: Kinds) -> None:
     """Without a ledger nothing shows that commits are missing from a table with staged files: the audit says that it compared nothing. With

@@ -102,7 +102,7 @@ def _unreadable(table: Inventory) -> Iterator[Finding]:
             Kind.UNREADABLE,
             said,
             said,
-            todo="restore it from a backup; its key cannot be written until then",
+            todo="restore it from a backup; a key that needs it cannot be written until then",
         )
 
 

@@ -166,7 +166,7 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
     for each in rows:
         if (folder := _write_of(each.path)) is not None:
             folders.setdefault(folder, []).append(each)
-    commits = _commits(objects, table, everything)
+    commits, damaged = _commits(objects, table, everything)
     found = _evidence(objects, table, listed, {_key_of(folder) for folder in folders}, commits)
     ordered = _effects(found)
     effects = shown(ordered, frozenset() if table is None else table.live.keys())
@@ -178,7 +178,7 @@ async def inventory(objects: TableObjects, table: DeltaSnapshot | None, kind: st
         effects=effects,
         staged=tuple(_staged(table, found, folder, inside) for folder, inside in folders.items()),
         live=() if table is None else tuple(sorted(table.live)),
-        unreadable=tuple(found.unreadable),
+        unreadable=(*found.unreadable, *damaged),
         hidden=hidden,
         unexplained=unexplained,
         others={} if table is None else {path: rows for path, rows in table.records.items() if path not in named},
@@ -250,20 +250,29 @@ def _staged(table: DeltaSnapshot | None, found: _Collected, folder: str, inside:
     )
 
 
-def _commits(objects: TableObjects, table: DeltaSnapshot | None, listed: Iterable[Listed]) -> dict[str, dict[int, int]]:
-    """As `_Collected.commits`, from the entries that still exist, up to the loaded version."""
+def _commits(
+    objects: TableObjects, table: DeltaSnapshot | None, listed: Iterable[Listed]
+) -> tuple[dict[str, dict[int, int]], list[str]]:
+    """As `_Collected.commits`, from the entries that still exist, up to the loaded version; and a sentence for each that does not parse.
+    Such an entry may lie before a checkpoint, where no reader of the table meets it."""
     if table is None:
-        return {}
+        return {}, []
     numbered = ((int(match[1]), each.path) for each in listed if (match := _ENTRY.match(each.path)))
     entries = sorted((version, path) for version, path in numbered if version <= table.version)
     found: dict[str, dict[int, int]] = {}
+    damaged: list[str] = []
     with ThreadPoolExecutor(THREADS) as pool:
-        for (version, _), named in zip(
-            entries, pool.map(lambda entry: _named(blocking.run(objects.get(entry[1]))), entries), strict=True
+        for (version, path), entry in zip(
+            entries, pool.map(lambda entry: blocking.run(objects.get(entry[1])), entries), strict=True
         ):
+            try:
+                named = _named(entry)
+            except (ValueError, TypeError, AttributeError, LookupError):
+                damaged.append(f"{objects.where(path)} does not parse; what it committed is not compared")
+                continue
             for sink_key, number in named:
                 found.setdefault(sink_key, {}).setdefault(number, version)
-    return found
+    return found, damaged
 
 
 def _named(entry: bytes | None) -> list[tuple[str, int]]:
