@@ -13,7 +13,7 @@ from sparkonce.blocking import run
 from sparkonce.model.record import Outcome
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink import stream
-from sparkonce.sink.protocol import Committed
+from sparkonce.sink.protocol import Committed, Evidence
 from sparkonce.sink.stream import Chain
 
 BATCHES = 4
@@ -62,6 +62,24 @@ def test_a_missing_batch(store: Scene) -> None:
     shutil.rmtree(store.table() / "_data" / str(lost))
     found = only(store.audit())
     assert (found.kind, found.subject) == (Kind.MISSING_BATCH, str(lost))
+
+
+def test_a_missing_opening(store: Scene) -> None:
+    """Without its opening no batch of a stream is found, so its result is gone: reported with and without the ledger; one that cannot be
+    read is reported as that."""
+    job = store.granted("stream")
+    streamed(job)
+    key, opening = job.key("orders"), store.slot_file(job)
+    before = opening.read_bytes()
+    opening.unlink()
+    assert run(job.sinks()["orders"].probe(key, None)) is Evidence.GONE
+    for ledger in (True, False):
+        found = only(store.audit("orders", ledger=ledger))
+        assert (found.kind, found.subject) == (Kind.MISSING_BATCH, str(key))
+    opening.write_bytes(before[:-9])
+    assert kinds(store.audit()) == [Kind.UNREADABLE]
+    opening.write_bytes(before)
+    assert kinds(store.audit()) == []
 
 
 def test_an_opening_is_no_effect(store: Scene) -> None:

@@ -203,14 +203,23 @@ def _counts(table: Inventory) -> Iterator[Finding]:
 
 
 def _chains(table: Inventory) -> Iterator[Finding]:
-    """The batches of a stream are contiguous: a missing one means lost rows."""
-    chains: dict[str, dict[int, Effect]] = defaultdict(dict)
+    """The batches of a stream are contiguous, from its opening on: a missing one means lost rows, and without the opening none of them
+    is found when the key's result is looked up."""
+    chains: dict[tuple[str, str], dict[int, Effect]] = defaultdict(dict)
+    openings: set[str] = set()
     for effect in table.effects:
         key, stream = SinkKey.parse(effect.slot.sink_key), effect.slot.stream
-        if key is not None and stream is not None and key.batch is not None:
-            chains[str(key).removesuffix(str(key.batch))][key.batch] = effect
-    for name, batches in chains.items():
+        if key is None or stream is None:
+            continue
+        if key.batch is None:
+            openings.add(str(key))
+        else:
+            chains[str(key.whole), str(key).removesuffix(str(key.batch))][key.batch] = effect
+    for (whole, name), batches in chains.items():
         any_of = next(iter(batches.values()))
+        if whole not in openings and not is_unreadable(table, whole):
+            said = f"the opening of the stream {whole} is missing, but {name}{max(batches)} is committed"
+            yield _finding(table, Kind.MISSING_BATCH, whole, said, todo=_rerun(any_of), effect=any_of)
         first = any_of.slot.stream.first_batch if any_of.slot.stream else 0
         for number in sorted(set(range(first, max(batches))) - set(batches)):
             said = f"{name}{number} is missing, but {name}{max(batches)} is committed"
