@@ -351,6 +351,15 @@ def test_a_table_that_was_copied(clean: Scene) -> None:
     assert alone.clean
 
 
+def test_two_kinds_of_table_in_one_folder(store: Scene) -> None:
+    """A Delta table was begun in the folder of a slot log: each key's commit is found in its own."""
+    for key, kind in (("before", "slotLog"), ("after", "delta")):
+        job = store.granted(key, outputs=[{"name": "orders", kind: {"path": "orders"}}])
+        job.job().write(table_of(1, 2), "orders")
+        store.finalize(job)
+    assert kinds(store.audit()) == [Kind.UNCOMMITTED_FILES]
+
+
 def test_reruns_are_right(clean: Scene) -> None:
     """Generations that replaced each other, or exist side by side with Append, are one effect each; files of a replaced one may be
     deleted."""

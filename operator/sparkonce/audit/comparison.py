@@ -23,7 +23,9 @@ RERUN = "recreate it with `sparkonce rerun KEY`; if it was moved, move it back"
 
 def of_ledger(ledger: LedgerContents, tables: Sequence[Inventory], *, purges: str) -> list[Finding]:
     """All findings of the comparison. `purges`: what to do about records whose retention has ended."""
-    committed = {table.uri: {effect.slot.sink_key for effect in table.effects} for table in tables}
+    committed: dict[str, set[str]] = defaultdict(set)  # one folder may hold tables of two kinds
+    for table in tables:
+        committed[table.uri] |= {effect.slot.sink_key for effect in table.effects}
     unreadable = {table.uri: table for table in tables if table.unreadable}
     without = (finding for known in ledger.keys.values() for finding in _of_record(known, committed))
     return [
