@@ -12,6 +12,7 @@ import pytest
 
 from audit.scene import Scene, kinds, only
 from harness.arrow_stage import arrow_stage, table_of
+from sparkonce.audit import entry
 from sparkonce.audit.findings import Kind, Severity
 from sparkonce.blocking import run
 from sparkonce.model.record import Outcome
@@ -358,6 +359,18 @@ def test_two_kinds_of_table_in_one_folder(store: Scene) -> None:
         job.job().write(table_of(1, 2), "orders")
         store.finalize(job)
     assert kinds(store.audit()) == [Kind.UNCOMMITTED_FILES]
+
+
+def test_a_page_that_cannot_be_written_is_no_defect(clean: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """`python -m sparkonce.audit` exits with 2 and a sentence; 1 would say that the tables have defects."""
+    page = clean.folder / "none" / "page.html"
+    assert entry.leave([str(clean.table()), "--html", str(page)]) == 2
+    assert capsys.readouterr().err == (
+        f"sparkonce: --html {page} cannot be written: No such file or directory; name another file\n"
+    )
+    page.parent.mkdir()
+    assert entry.leave([str(clean.table()), "--html", str(page)]) == 0
+    assert "no defect" in page.read_text()
 
 
 def test_reruns_are_right(clean: Scene) -> None:

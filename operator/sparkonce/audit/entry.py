@@ -99,7 +99,10 @@ def _audit(asked: argparse.Namespace, store: str | None, *, base: str, spark: An
     with _opened(store, asked.install) as ledger:
         report = Audit(places=named, store=ledger, read_files=reader, deep=asked.deep, known=known).run()
     if asked.html is not None:
-        asked.html.write_text(page(report), encoding="utf-8")
+        try:
+            asked.html.write_text(page(report), encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput(f"--html {asked.html} cannot be written: {error.strerror}; name another file") from None
     return report
 
 
