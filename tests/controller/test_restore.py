@@ -15,9 +15,10 @@ from launch.kubeflow_scene import job_of
 from sparkonce.controller.desired import Desired
 from sparkonce.controller.objects import ObjectRef
 from sparkonce.controller.restore import Accepted, accept
-from sparkonce.launch.kubeflow.spec import Wanting, application, placeholder, settle_run
+from sparkonce.launch.kubeflow.labels import FINGERPRINT, KEY_HASH, NONCE
+from sparkonce.launch.kubeflow.spec import DRIVER_ENVIRONMENT, Wanting, application, placeholder, settle_run
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Json, Resource
-from sparkonce.model.record import Address, Assignment, Record, SpecBody
+from sparkonce.model.record import ENVIRONMENT, Address, Assignment, Record, SpecBody
 from sparkonce.store.etcd.store import EtcdStore
 from sparkonce.store.restore import NewestAttempt
 from store.backends import Clock
@@ -278,3 +279,37 @@ def test_an_application_is_evidence_of_its_own_namespace_alone(etcd: Etcd, clust
     cluster.application(job, 3, 1, spec=abroad)
     accepted(etcd, cluster, namespaces=None)
     assert stands(etcd, job.address)[:2] == (None, 3), "its name is taken, and nothing else is known"
+
+
+def test_an_application_that_no_operator_made_does_not_stop_the_others(etcd: Etcd, cluster: Cluster) -> None:
+    """A tenant's application may hand its driver a job that no ledger can store, or name a key, nonce or fingerprint that none has: its
+    name is taken at most, all other keys are rebuilt, and the epoch is raised, so that operators go on."""
+    forged, deep, large, other = (cluster.job(name, name) for name in ("forged", "deep", "large", "other"))
+    nested: dict[str, Any] = {}
+    for _ in range(40):
+        nested = {"n": nested}
+
+    def made(job: Desired, generation: int, *, more: Any = None, annotations: dict[str, str] | None = None) -> None:
+        told = assigned(job, generation, 1)
+        body = application(told, job.job, [], namespace=NAMESPACE)
+        document = job.job.document()
+        document["metadata"] |= {"namespace": NAMESPACE, "more": more}
+        handed = told.model_copy(update={"spec": SpecBody(job=document)})
+        body["spec"]["sparkConf"][f"{DRIVER_ENVIRONMENT}{ENVIRONMENT}"] = handed.model_dump_json(by_alias=True)
+        body["metadata"]["annotations"] |= annotations or {}
+        cluster.api.create(SPARK_APPLICATIONS, NAMESPACE, body)
+        cluster.api.delete(JOBS, NAMESPACE, job.ref.name)
+
+    made(deep, 3, more=nested)
+    made(large, 3, more="x" * 300_000)
+    made(forged, 1, annotations={KEY_HASH: f"{forged.key.key_hash[:20]}/x"})
+    made(forged, 2, annotations={NONCE: "n" * 300_000})
+    made(forged, 3, annotations={FINGERPRINT: "f" * 300_000})
+    told = cluster.application(other, 2, 1)
+
+    done = accepted(etcd, cluster)
+
+    assert done.epoch == 2
+    assert (rebuilt(etcd, other).generation, rebuilt(etcd, other).nonce) == (2, told.nonce)
+    assert stands(etcd, deep.address)[:2] == stands(etcd, large.address)[:2] == (None, 3)
+    assert stands(etcd, forged.address)[:2] == (None, 0)

@@ -15,6 +15,7 @@ from typing import Any
 from sparkonce.controller.desired import Desired, DesiredReader
 from sparkonce.controller.objects import ObjectView
 from sparkonce.controller.rewind_guard import OUTSIDE, Witness, implausible
+from sparkonce.errors import InvalidInput
 from sparkonce.launch.kubeflow.labels import as_map
 from sparkonce.launch.kubeflow.sweep import FoundApplication, found_of, handed_assignment
 from sparkonce.launch.kubernetes import JOBS, SPARK_APPLICATIONS, Kubernetes
@@ -63,7 +64,13 @@ async def accept(
     rebuilt: list[str] = []
     for found, assignment in newest.values():
         shown = _shown(found, assignment, jobs)
-        done = await restorable.rebuild(shown, by=by)
+        try:
+            done = await restorable.rebuild(shown, by=by)
+        except (
+            InvalidInput
+        ):  # what it shows cannot be stored, so no operator made it: its name is taken, and nothing else is known
+            shown = _shown(found, None, ())
+            done = await restorable.rebuild(shown, by=by)
         on_key(shown.key, done)
         if done:
             rebuilt.append(shown.key)

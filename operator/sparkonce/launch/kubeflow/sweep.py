@@ -40,6 +40,9 @@ from sparkonce.model.record import ENVIRONMENT, Address, Assignment, SpecBody
 _NAME = re.compile(
     r"so-(?P<hash>[0-9a-f]{20})-g(?P<generation>[1-9]\d{0,8})-a(?P<attempt>[1-9]\d{0,8})(?:-s(?P<run>\d+))?"
 )
+_HASH = re.compile(r"[0-9a-f]{64}")
+TEXT_LIMIT = 256
+"""Characters of a nonce or fingerprint; they have 32 and 64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +94,12 @@ def found_of(application: Mapping[str, Any], install: str) -> FoundApplication |
     metadata = as_map(application.get("metadata"))
     annotations, name = as_map(metadata.get("annotations")), text_of(metadata.get("name"))
     key_hash, nonce = text_of(annotations.get(KEY_HASH)), text_of(annotations.get(NONCE))
+    fingerprint = text_of(annotations.get(FINGERPRINT))
     said = _NAME.fullmatch(name)
-    if said is None or annotations.get(INSTALL) != install or not nonce or key_hash[:20] != said["hash"]:
+    if said is None or annotations.get(INSTALL) != install or key_hash[:20] != said["hash"]:
         return None
+    if not _HASH.fullmatch(key_hash) or not 0 < len(nonce) <= TEXT_LIMIT or len(fingerprint) > TEXT_LIMIT:
+        return None  # an operator writes no such annotations, and a record that holds them could not be stored or found again
     assignment = Assignment(
         install=install,
         realm=text_of(annotations.get(REALM)),
@@ -102,7 +108,7 @@ def found_of(application: Mapping[str, Any], install: str) -> FoundApplication |
         generation=int(said["generation"]),
         attempt=int(said["attempt"]),
         nonce=nonce,
-        fingerprint=text_of(annotations.get(FINGERPRINT)),
+        fingerprint=fingerprint,
         spec=SpecBody(job={}),
     )
     seen = observe(application, [], assignment)
