@@ -247,6 +247,15 @@ def test_launch_is_only_for_an_attempt_of_which_nothing_was_ever_seen() -> None:
         assert not isinstance(action, Launch) or action.attempt == record.attempt
 
 
+@pytest.mark.parametrize(("since", "row"), [(-1.0, "backoff"), (9.0, "backoff"), (-7200.0, "granted and not launched")])
+def test_a_clock_that_was_set_back_costs_no_hours(since: float, row: str) -> None:
+    """A backoff of ten seconds lasts twenty at most: two hours are left where the clock was two hours ahead when the attempt was granted.
+    `since`: seconds from the grant until now, as the clock tells."""
+    granted = NOW - since
+    record = RECORD.changed(granted_at=granted, not_before=granted + 10)
+    assert decide(record, NOTHING, POLICY, NOW).row == row
+
+
 def test_decide_alone_calls_nothing_failed_or_cancelled() -> None:
     """Without settling, `decide` names no end but Succeeded, for an opaque job whose noted application completed, ran once and is not being
     stopped, with no request to end it."""

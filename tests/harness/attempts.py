@@ -44,6 +44,7 @@ RECORD: Fields = {
     "uncounted": [0, 1, 2, 3],
     "no_effect": [None, {"generation": [2, 3], "attempt": [ATTEMPT - 1, ATTEMPT]}],
     "not_before": [None, NOW - 10, NOW + 10],
+    "granted_at": [0.0],
     "objects": [(), ("u1",)],
     "created_at": [0.0],
 }

@@ -332,12 +332,17 @@ def _absent(record: Record, policy: Policy, now: float) -> Decision:
         return Decision(Wait(), "suspended", "spec.suspend is true", "set spec.suspend to false")
     if overdue := _overdue(record, policy, now):  # an attempt launched now would be stopped in the next step
         return overdue
-    if record.not_before is not None and record.not_before > now:
+    if record.not_before is not None and _backs_off(record, record.not_before, now):
         waits = f"attempt {record.attempt} starts in {record.not_before - now:.0f} s"
         return Decision(Wait(record.not_before), "backoff", waits)
     return Decision(
         Launch(record.attempt), "granted and not launched", f"attempt {record.attempt} has no application yet"
     )
+
+
+def _backs_off(record: Record, until: float, now: float) -> bool:
+    """Whether the attempt still waits. More than twice its backoff is left only after the clock was set back, by hours perhaps: over."""
+    return 0 < until - now <= 2 * (until - record.granted_at)
 
 
 def _contradicted(record: Record, seen: ApplicationState) -> Decision | None:
