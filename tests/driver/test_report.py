@@ -69,6 +69,27 @@ def test_only_the_last_attempt_that_set_values_counts(tmp_path: Path) -> None:
     assert values_of(reports(attempt)) == {"rows": 2}
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"values": {"rows": 2}, "sequence": "last"},
+        {"values": {"rows": float("nan")}, "sequence": 9},
+        {"values": {"text": "a" * VALUES_LIMIT}, "sequence": 9},
+        {"values": [1], "sequence": 9},
+        {"values": None},
+        {},
+    ],
+    ids=["sequence", "NaN", "large", "list", "null", "empty"],
+)
+def test_values_that_a_script_made_up_keep_no_key_from_ending(tmp_path: Path, body: dict[str, Any]) -> None:
+    """A script can report with its driver's token. What `job.result()` would have refused is left out of the result."""
+    attempt = granted(tmp_path)
+    attempt.job().result(rows=1)
+    DirectChannel(attempt.store, attempt.assignment).report("values-mine", "values", body)
+    assert len(reports(attempt)) == 2
+    assert values_of(reports(attempt)) == {"rows": 1}
+
+
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
 def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
     """The refusal is one sentence, and nothing is recorded."""

@@ -6,6 +6,7 @@ after one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from sparkonce.launch.driver_log import LOG_TAIL
 from sparkonce.model.record import (
     FENCED_EMPTY,
     NEVER_RAN,
+    VALUES_LIMIT,
     Failure,
     Outcome,
     OutputResult,
@@ -68,13 +70,28 @@ def _evidence(slots: Mapping[str, Slot | None]) -> str:
 
 
 def values_of(reports: Sequence[Report]) -> dict[str, Any]:
-    """The values that the job set by `job.result()`: of the last attempt that set any; later entries override earlier ones."""
-    set_by = [r for r in reports if r.kind == "values"]
+    """The values that the job set by `job.result()`: of the last attempt that set any; later entries override earlier ones. A script can
+    report with its driver's token; what `job.result()` refuses is left out, since the key could not end with it."""
+    set_by = [r for r in reports if r.kind == "values" and isinstance(r.body.get("values"), dict)]
     last = max((r.attempt for r in set_by), default=0)
     values: dict[str, Any] = {}
-    for report in sorted((r for r in set_by if r.attempt == last), key=lambda r: r.body.get("sequence", 0)):
-        values.update(report.body.get("values", {}))
+    for report in sorted((r for r in set_by if r.attempt == last), key=_sequence):
+        together = values | report.body["values"]
+        if _recordable(together):
+            values = together
     return values
+
+
+def _sequence(report: Report) -> int:
+    said = report.body.get("sequence", 0)
+    return said if isinstance(said, int) else 0
+
+
+def _recordable(values: Mapping[str, Any]) -> bool:
+    try:
+        return len(json.dumps(values, allow_nan=False)) <= VALUES_LIMIT
+    except ValueError:  # NaN, which no reader of the result could be sent
+        return False
 
 
 def succeeded(
