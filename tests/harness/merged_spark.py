@@ -131,10 +131,41 @@ def played(play: Play) -> dict[str, Any]:
     return facts
 
 
+def charred(play: Play) -> dict[str, Any]:
+    """A table of Spark's own with CHARs: by one as the key, what a job is told, and what it does with the remedy; by another key."""
+    play.spark.sql(
+        f"CREATE TABLE delta.`{play.folder}/lake/codes` (id CHAR(5), who STRUCT<name: CHAR(3)>, v INT) USING delta "
+        "TBLPROPERTIES ('delta.checkpointInterval' = '1000')"
+    )
+    coded = Play(play.folder, play.spark, "delta")
+    coded.place = {"delta": {"path": "lake/codes"}}
+    rows = [
+        coded.frame(("ab", ("x",), number), schema="id string, who struct<name: string>, v int") for number in (1, 2)
+    ]
+    facts: dict[str, Any] = {}
+    try:
+        facts["padded"] = coded.merge("p1", rows[0])
+    except Exception as error:
+        facts["padded"] = f"{type(error).__name__}: {error}"
+    play.spark.conf.set("spark.sql.readSideCharPadding", "false")
+    facts["merged"] = [coded.merge(f"p{2 + number}", frame)[1] for number, frame in enumerate(rows)]
+    play.spark.conf.unset("spark.sql.readSideCharPadding")
+    facts["by another"] = coded.merge(
+        "p4",
+        coded.frame(("cd", ("z",), 2), schema="id string, who struct<name: string>, v int"),
+        declared=False,
+        mode="Merge",
+        on=["v"],
+    )[1]
+    facts["rows"] = DeltaTable(f"{play.folder}/lake/codes").to_pyarrow_table().to_pylist()
+    return facts
+
+
 def main(folder: Path, delta: str, iceberg: str, url: str) -> None:
     os.environ.update(rest_catalog(url))
     spark = session(folder, f"{delta},{iceberg}", url)
     facts = {kind: played(Play(folder, spark, kind)) for kind in ("delta", "iceberg")}
+    facts["char"] = charred(Play(folder, spark, "delta"))
     (folder / "facts.json").write_text(json.dumps(facts))
     spark.stop()
 

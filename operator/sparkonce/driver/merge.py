@@ -6,6 +6,8 @@ is computed if it is done. MERGE by itself alters rows in silence in three cases
 one key as long as the table has none of it, it leaves out columns that the table does not have, and it casts a number to a smaller type.
 NULL is a value of a key like any other (`<=>`): by `=`, each job would add its rows without a key once more.
 
+A fourth is refused because it fails without a sentence: Delta's MERGE by a CHAR column, while Spark pads such texts as it reads them.
+
 A table that does not exist is made without rows first, so that two jobs that begin it at once find each other's rows.
 """
 
@@ -22,6 +24,7 @@ from sparkonce.driver.channel import Written
 from sparkonce.driver.native import run_once
 from sparkonce.driver.statements import issue, refuse_remote
 from sparkonce.errors import InvalidInput, OutputUnsupported
+from sparkonce.sink.delta.widths import widths
 from sparkonce.sink.groups import quoted
 from sparkonce.sink.native import TakesBranch, TakesStatements
 from sparkonce.sink.protocol import Sink, SinkKey
@@ -29,12 +32,14 @@ from sparkonce.sink.staging import refuse_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
     from sparkonce.driver.context import Job
 
 _ENGINES = {"delta": "io.delta.sql.DeltaSparkSessionExtension", "iceberg": "IcebergSparkSessionExtensions"}
 """By kind of output, the session extension that its MERGE needs."""
+_PADDING = "spark.sql.readSideCharPadding"
+"""Whether Spark pads the texts of CHAR columns as it reads them; on by default."""
 _WIDER = ("tinyint", "smallint", "int", "bigint")
 """A column takes values of its own type, and of a narrower one of these."""
 
@@ -75,7 +80,7 @@ def merge(job: Job, sink: Sink, key: SinkKey, frame: DataFrame, on: Sequence[str
             job,
             sink.name,
             lambda: session.sql(text),
-            before=lambda: _check_columns(job, session, sink, table, frame),
+            before=lambda: _check_columns(job, sink, table, frame, columns),
             merges=True,
         )
     except PySparkException as error:
@@ -137,9 +142,19 @@ def _name(sink: Sink) -> str:
     return ".".join(quoted(part) for part in sink.uri.split("."))
 
 
-def _check_columns(job: Job, session: SparkSession, sink: Sink, table: str, frame: DataFrame) -> None:
-    """Raises: InvalidInput: MERGE would leave out, add or cast a column."""
-    there = {each.name.lower(): each for each in session.table(table).schema.fields}
+def _check_columns(job: Job, sink: Sink, table: str, frame: DataFrame, on: Sequence[str]) -> None:
+    """Raises: InvalidInput: MERGE would leave out, add or cast a column, or fail at a key that Spark pads."""
+    session = frame.sparkSession
+    columns = session.table(table).schema
+    if (padded := _padded(session, columns, on)) is not None:
+        raise job._permanent(
+            InvalidInput(
+                f"output {sink.name} cannot be merged into {sink.uri}: its key {padded} is a CHAR, whose texts Spark pads as it reads "
+                f"them, and Delta's MERGE fails on that. Set {_PADDING} to false for this job, which then reads and compares texts as they "
+                "are stored"
+            )
+        )
+    there = {each.name.lower(): each for each in columns.fields}
     given = {each.name.lower(): each for each in frame.schema.fields}
     problems = [f"the table has no column {given[name].name}" for name in given.keys() - there.keys()]
     problems += [f"the rows have no column {there[name].name}" for name in there.keys() - given.keys()]
@@ -151,6 +166,17 @@ def _check_columns(job: Job, session: SparkSession, sink: Sink, table: str, fram
     if problems:
         said = f"output {sink.name} cannot be merged into {sink.uri}: {'; '.join(sorted(problems))}"
         raise job._permanent(InvalidInput(f"{said}. Select and cast the columns as the table has them"))
+
+
+def _padded(session: SparkSession, columns: StructType, on: Sequence[str]) -> str | None:
+    """The first place in a key whose texts Spark pads as it reads the table; None if there is none. Iceberg has no CHAR."""
+    if (session.conf.get(_PADDING, None) or "true").lower() == "false":
+        return None
+    declared, keys = widths(columns.jsonValue()["fields"]), {name.lower() for name in on}
+    if isinstance(declared, str):
+        return None  # a declaration that Spark cannot read either
+    chars = (each for each in declared if each.declared.startswith("char("))
+    return next((each.path for each in chars if each.steps[0].lower() in keys), None)
 
 
 def _takes(column: DataType, given: DataType) -> bool:
