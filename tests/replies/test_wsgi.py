@@ -241,7 +241,7 @@ def test_an_application_that_interrupts_its_worker_ends_the_worker_only() -> Non
 
 
 class Noticing(MemoryReplies):
-    """Tells when a repetition has found its key in use."""
+    """Says when a repetition has found its key in use, and keeps its records when one of its processes closes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,6 +252,9 @@ class Noticing(MemoryReplies):
         if found.standing is KeyStanding.RUNNING:
             self.repeated.set()
         return found
+
+    async def close(self) -> None:
+        pass
 
 
 class Client:
@@ -305,12 +308,12 @@ def test_an_interrupted_repetition_claims_nothing(noticing: Noticing) -> None:
     assert application.effects == 2
 
 
-def test_close_answers_a_repetition_that_waits(noticing: Noticing) -> None:
-    """By a refusal that says that it did nothing; the request that runs on is told that its outcome is unknown."""
+def test_close_answers_a_repetition_that_waits_for_another_process(noticing: Noticing) -> None:
+    """Nobody here knows when that one ends: a refusal says that the repetition did nothing."""
     application = Application()
     application.gate.clear()
-    with guarded(application) as app:
-        first = Client(app)
+    with guarded(application) as other, guarded(application) as app:
+        first = Client(other)
         assert application.started.wait(60)
         second = Client(app)
         assert noticing.repeated.wait(60)
@@ -321,7 +324,23 @@ def test_close_answers_a_repetition_that_waits(noticing: Noticing) -> None:
             application.gate.set()
         assert (status, json.loads(body)["title"], headers["retry-after"]) == (503, "shutting-down", "1")
         assert "it has not carried out this request" in json.loads(body)["detail"]
-        assert "whether it took effect is not known" in json.loads(first.answer()[2])["detail"]
+        assert first.answer()[0] == 201
+    assert application.effects == 1
+
+
+def test_close_answers_a_request_that_runs_on(noticing: Noticing) -> None:
+    """By a refusal: its answer is not recorded, and its outcome is unknown."""
+    application = Application()
+    application.gate.clear()
+    with guarded(application) as app:
+        first = Client(app)
+        assert application.started.wait(60)
+        app.close(grace=0.1)
+        application.gate.set()
+        status, _, body = first.answer()
+        assert (status, json.loads(body)["title"]) == (503, "shutting-down")
+        assert "whether it took effect is not known" in json.loads(body)["detail"]
+        assert json.loads(ask(app)[2])["title"] == "unknown-outcome"
     assert application.effects == 1
 
 
