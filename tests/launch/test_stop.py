@@ -71,6 +71,20 @@ def test_a_command_is_asked_once_to_end_and_its_exit_code_is_kept(scene: LocalSc
     assert scene.written("asked") == "asked\n"
 
 
+def test_a_stop_does_not_end_what_records_the_exit_code(scene: LocalScene) -> None:
+    """A process that renames the file is one of the attempt's; a stop that comes while it runs does not lose the code."""
+    (scene.folder / "bin").mkdir()
+    slow = scene.folder / "bin" / "mv"
+    slow.write_text(
+        f"#!/bin/sh\ncase $1 in */exit.new) touch '{scene.folder}/renames'; sleep 1;; esac\nexec /bin/mv \"$@\"\n"
+    )
+    slow.chmod(0o755)
+    scene.launch(scene.shell("exit 4", PATH=f"{slow.parent}:{os.environ['PATH']}"))
+    assert_eventually((scene.folder / "renames").exists, PATIENCE)
+    assert seen_after(scene.stop()) is Phase.FAILED_KNOWN
+    assert (scene.attempt / "exit").read_text() == "4\n"
+
+
 def test_a_command_that_was_told_to_end_and_exits_with_code_0_proves_nothing(scene: LocalScene) -> None:
     """The command was interrupted, so its exit code does not show how far it got."""
     scene.launch(scene.shell(f"trap 'exit 0' TERM; echo > ready; {FOREVER}"))

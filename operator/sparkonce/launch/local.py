@@ -63,6 +63,7 @@ trap : TERM
 { cat /proc/$$/stat; cat /proc/sys/kernel/random/boot_id; } > "$d/process.new" && mv "$d/process.new" "$d/process" || exit 75
 "$@" > "$d/stdout" 2> "$d/stderr"
 code=$?
+trap '' TERM # also for mv: a stop ends each process of the attempt, and the code would be lost
 [ $code = 0 ] && [ -e "$d/stopped" ] && : > "$d/interrupted"
 echo $code > "$d/exit.new" && mv "$d/exit.new" "$d/exit"
 exit $code
