@@ -6,7 +6,6 @@ after one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from sparkonce.model.record import (
     Report,
     Result,
     Verdict,
+    values_size,
 )
 from sparkonce.sink.protocol import Sink, Slot, slot_digest
 from sparkonce.sink.slotlog import layout
@@ -89,7 +89,7 @@ def _sequence(report: Report) -> int:
 
 def _recordable(values: Mapping[str, Any]) -> bool:
     try:
-        return len(json.dumps(values, allow_nan=False)) <= VALUES_LIMIT
+        return values_size(values) <= VALUES_LIMIT
     except ValueError:  # NaN, which no reader of the result could be sent
         return False
 

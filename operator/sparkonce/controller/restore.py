@@ -66,9 +66,8 @@ async def accept(
         shown = _shown(found, assignment, jobs)
         try:
             done = await restorable.rebuild(shown, by=by)
-        except (
-            InvalidInput
-        ):  # what it shows cannot be stored, so no operator made it: its name is taken, and nothing else is known
+        except InvalidInput:
+            # What it shows cannot be stored, so no operator made it: its name is taken, and nothing else is known.
             shown = _shown(found, None, ())
             done = await restorable.rebuild(shown, by=by)
         on_key(shown.key, done)

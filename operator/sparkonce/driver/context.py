@@ -13,7 +13,6 @@ itself refuses an attempt that was superseded (`Fenced`). Only a transaction is 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sys
 import threading
@@ -52,7 +51,7 @@ from sparkonce.errors import (
 )
 from sparkonce.model import masking
 from sparkonce.model.application.script_errors import is_analysis
-from sparkonce.model.record import COMMITTED, LINGERS, UNCAUGHT, VALUES_LIMIT, Assignment, Why
+from sparkonce.model.record import COMMITTED, LINGERS, UNCAUGHT, VALUES_LIMIT, Assignment, Why, values_size
 from sparkonce.model.spec import Expect, WriteMode, missing_columns, too_few_rows
 from sparkonce.sink.protocol import (
     AlreadyCommitted,
@@ -272,7 +271,7 @@ class Job:
         """
         together = {**self._values, **values}
         try:
-            size = len(json.dumps(together, allow_nan=False))
+            size = values_size(together)
         except (TypeError, ValueError) as problem:
             raise InvalidInput(f"job.result() takes values that JSON can hold: {problem}") from None
         if size > VALUES_LIMIT:

@@ -373,7 +373,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
     def save(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             call = Call(original, self, *arguments, **named)
-            return take_write(block, call, path=str(call.given.get("path") or _option(self, "path") or ""))
+            return take_write(block, call, path=_path_of(call))
 
         return wrapped
 
@@ -381,7 +381,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
         def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
             call = Call(original, self, *arguments, **named)
             makes = "name" in call.given
-            location = str(call.given.get("path") or _option(self, "path") or "") if makes else ""
+            location = _path_of(call) if makes else ""
             table = str(call.given["name" if makes else "tableName"])
             return take_write(block, call, table=table, makes=makes, location=location)
 
@@ -576,9 +576,8 @@ def _partition_mode(writer: Any, options: Mapping[str, str]) -> str:
     return str(asked if asked is not None else setting).lower()
 
 
-def _option(writer: Any, name: str) -> str | None:
-    found = writer._jwrite.extraOptions().get(name)  # noqa: SLF001 - see `take_write`
-    return str(found.get()) if found.isDefined() else None
+def _path_of(call: Call) -> str:
+    return str(call.given.get("path") or options_of(call.writer._jwrite).get("path", ""))  # noqa: SLF001 - see `take_write`
 
 
 _OF_DELTA = (

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -384,6 +385,11 @@ def _min_reader(text: str | bytes) -> int:
 
 VALUES_LIMIT = 4096
 """Bytes of JSON that `job.result()` may record: a result is replayed to every duplicate and lives beside the record."""
+
+
+def values_size(values: Mapping[str, Any]) -> int:
+    """Bytes of these values as JSON. Raises: TypeError, ValueError: JSON cannot hold them."""
+    return len(json.dumps(values, allow_nan=False))
 
 
 class Verdict(StrEnum):

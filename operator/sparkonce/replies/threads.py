@@ -165,7 +165,8 @@ class ThreadCoordinator:
             answered = asyncio.run_coroutine_threadsafe(here.coordinator.answer(request, turn.awaited), here.loop)
             answered.add_done_callback(lambda _: turn.give(None))
             turn.carry_out(effect)
-        except BaseException:  # an interrupt of this thread: the effect's own errors are told to the coordinator
+        except BaseException:
+            # KeyboardInterrupt while it waits: `carry_out` hands the effect's own errors to the coordinator.
             turn.leave()
             if answered is not None:
                 answered.cancel()

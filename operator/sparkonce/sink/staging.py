@@ -159,23 +159,30 @@ def pinned(frame: Any) -> Iterator[DataFrame]:
     if all(session.conf.get(name, None) == value for name, value in PINNED.items()):
         yield frame
     elif is_connect(frame):
-        from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
-        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
-
-        clone = session.cloneSession()
-        try:
-            for name, value in PINNED.items():
-                clone.conf.set(name, value)
-            yield ConnectFrame(frame._plan, clone)  # noqa: SLF001 - plans of Connect name no session
-        finally:
-            # The rows are written, or not: a server that is gone by now changes nothing about that. It logs errors about calls that are
-            # under way when their session is released.
-            with suppress(Exception):
-                ExecutePlanResponseReattachableIterator.shutdown()
-                clone.client.release_session()
-                clone.client.close()
+        with _in_connect_clone(frame, session) as rows:
+            yield rows
     else:
         yield _in_clone(frame, session)
+
+
+@contextmanager
+def _in_connect_clone(frame: Any, session: Any) -> Iterator[DataFrame]:
+    """The rows of a session of Spark Connect in a clone of it, which the server forgets afterwards."""
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+
+    clone = session.cloneSession()
+    try:
+        for name, value in PINNED.items():
+            clone.conf.set(name, value)
+        yield ConnectFrame(frame._plan, clone)  # noqa: SLF001 - plans of Connect name no session
+    finally:
+        # The rows are written, or not: a server that is gone by now changes nothing about that. It logs errors about calls that are
+        # under way when their session is released.
+        with suppress(Exception):
+            ExecutePlanResponseReattachableIterator.shutdown()
+            clone.client.release_session()
+            clone.client.close()
 
 
 def _in_clone(frame: DataFrame, session: Any) -> DataFrame:

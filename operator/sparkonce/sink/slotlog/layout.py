@@ -62,7 +62,6 @@ REPLACED_IN_SLOT = 32
 
 _TOKEN = re.compile(r"(\d{10})\.json$")
 _FOLDER = re.compile(r"(\d{10})-([0-9a-z]+)$")
-_STAGED = re.compile(rf"/{DATA}/[^/]+-g\d+(?:-[bs]\d+)?/\d{{10}}-[0-9a-z]+/")
 _FILES = TypeAdapter(tuple[DataFile, ...])
 _PATHS = TypeAdapter(tuple[str, ...])
 
@@ -111,7 +110,11 @@ def staged(folder: str) -> tuple[int, str] | None:
 
 def in_staging(location: str) -> bool:
     """Whether a location lies in the folder of one write. A table's own folder may be called `_data`, too, or lie in one."""
-    return _STAGED.search(location) is not None
+    parts = location.split("/")
+    return any(
+        name == DATA and SinkKey.parse(key) is not None and staged(folder) is not None
+        for name, key, folder, _ in zip(parts, parts[1:], parts[2:], parts[3:], strict=False)
+    )
 
 
 def lineage_of(sink_key: str) -> tuple[str, int] | None:
