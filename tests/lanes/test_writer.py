@@ -10,8 +10,9 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,18 @@ def waiting(writer: Writer) -> int:
     """Appends that wait for room."""
     with writer._sender.changed:
         return len(writer._sender.buffer._turns)
+
+
+@asynccontextmanager
+async def full(broker: Broker, gate: Gate) -> AsyncIterator[tuple[AsyncWriter, Any, asyncio.Task[Any]]]:
+    """A writer of an event loop, the handle of the append that fills its buffer until the gate opens, and one that waits for room."""
+    made = AsyncWriter(lambda: Writer(FakeLog(broker, gate), options(buffer_memory=8, batch_size=8)))
+    async with made as writer:
+        first = await writer.append({"n": 1}, position=1)
+        second = asyncio.create_task(writer.append({"n": 2}, position=2))
+        while not waiting(writer.writer):  # noqa: ASYNC110 - no event says that a thread waits
+            await asyncio.sleep(0.01)
+        yield writer, first, second
 
 
 @pytest.fixture(autouse=True)
@@ -479,12 +492,7 @@ def test_an_event_loop_goes_on_while_rows_are_written(broker: Broker) -> None:
 
     async def main() -> Any:
         gate = Gate("upload")
-        made = AsyncWriter(lambda: Writer(FakeLog(broker, gate), options(buffer_memory=8, batch_size=8)))
-        async with made as writer:
-            first = await writer.append({"n": 1}, position=1)
-            second = asyncio.create_task(writer.append({"n": 2}, position=2))
-            while not waiting(writer.writer):  # noqa: ASYNC110 - no event says that a thread waits
-                await asyncio.sleep(0.01)
+        async with full(broker, gate) as (writer, first, second):
             gate.open.set()
             await first
             await (await second)
@@ -500,12 +508,7 @@ def test_a_cancelled_append_is_not_written(broker: Broker, room: bool) -> None:
 
     async def main() -> None:
         gate = Gate("upload")
-        made = AsyncWriter(lambda: Writer(FakeLog(broker, gate), options(buffer_memory=8, batch_size=8)))
-        async with made as writer:
-            first = await writer.append({"n": 1}, position=1)
-            second = asyncio.create_task(writer.append({"n": 2}, position=2))
-            while not waiting(writer.writer):  # noqa: ASYNC110 - no event says that a thread waits
-                await asyncio.sleep(0.01)
+        async with full(broker, gate) as (writer, first, second):
             if room:  # found while the loop is busy, so that nobody has taken it yet
                 gate.open.set()
                 assert_eventually(lambda: writer.writer.waiting_bytes == 0, SOON)

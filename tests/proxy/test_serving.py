@@ -5,11 +5,7 @@ from __future__ import annotations
 import signal
 import ssl
 import sys
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -18,56 +14,11 @@ import trustme
 
 from harness.child import Child, free_port
 from harness.eventually import assert_eventually
+from harness.gated_service import Gated, gated
 from harness.patience import stretched
 from harness.reply_proxy import serves, started_proxy
 from sparkonce.errors import InvalidInput
 from sparkonce.proxy.upstream import Upstream
-
-
-class Gated(BaseHTTPRequestHandler):
-    """POST waits for `gate`, and counts what it did."""
-
-    gate = threading.Event()
-    effects: list[bytes] = []
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        type(self).effects.append(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.gate.wait(60)
-        self._answer()
-
-    def _answer(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def gated(context: ssl.SSLContext | None = None) -> Iterator[tuple[int, type[Gated]]]:
-    """A service's port, and what it did."""
-
-    class Handler(Gated):
-        gate = threading.Event()
-        effects: list[bytes] = []
-
-    service = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if context is not None:
-        service.socket = context.wrap_socket(service.socket, server_side=True)
-    serving = threading.Thread(target=service.serve_forever, daemon=True)
-    serving.start()
-    try:
-        yield service.server_port, Handler
-    finally:
-        Handler.gate.set()
-        service.shutdown()
-        service.server_close()
-        serving.join()
 
 
 def post(url: str, key: str) -> httpx.Response:
@@ -87,7 +38,7 @@ def test_sigterm_lets_requests_in_flight_end(tmp_path: Path) -> None:
     http = f"127.0.0.1:{free_port()}"
     drain = stretched(2.0)
     options = ("--http", http, "--drain-seconds", str(drain), "--log-format", "json")
-    with gated() as (port, service), ThreadPoolExecutor(1) as clients:
+    with gated(Gated) as (port, service), ThreadPoolExecutor(1) as clients:
         upstream = f"http://127.0.0.1:{port}"
         with started_proxy(tmp_path, upstream, *options, shows="/") as (url, child):
             assert httpx.get(f"http://{http}/readyz").text == httpx.get(f"http://{http}/healthz").text == "ok\n"
@@ -111,7 +62,7 @@ def test_sigterm_lets_requests_in_flight_end(tmp_path: Path) -> None:
 def test_metrics_of_requests_and_of_the_ledger(tmp_path: Path) -> None:
     """What ran, what was replayed, what had no outcome, and each request to the ledger; no key and no URL is logged."""
     http = f"127.0.0.1:{free_port()}"
-    with gated() as (port, service):
+    with gated(Gated) as (port, service):
         service.gate.set()
         with started_proxy(tmp_path, f"http://127.0.0.1:{port}", "--http", http, shows="/") as (url, child):
             for key in ("secret-a", "secret-a", "secret-b", ""):
@@ -148,7 +99,7 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     issued.configure_cert(context)
     trusting = ssl.create_default_context(cafile=pem)
-    with gated(context) as (port, service):
+    with gated(Gated, context) as (port, service):
         service.gate.set()
         for trusted, status in ((pem, 200), (wrong, 503)):
             listen = f"127.0.0.1:{free_port()}"
@@ -195,7 +146,7 @@ def test_a_ca_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("taken", ["--listen", "--http"])
 def test_a_taken_address_ends_the_process_with_one_sentence(taken: str, tmp_path: Path) -> None:
     """Exit code 2."""
-    with gated() as (port, _):
+    with gated(Gated) as (port, _):
         addresses = {
             "--listen": f"127.0.0.1:{free_port()}",
             "--http": f"127.0.0.1:{free_port()}",
@@ -215,7 +166,7 @@ def test_a_taken_address_ends_the_process_with_one_sentence(taken: str, tmp_path
 def test_the_ledger_may_be_named_by_the_environment(tmp_path: Path) -> None:
     """SPARKONCE_STORE, in which a password is not seen by who lists processes."""
     port = free_port()
-    with gated() as (upstream, service):
+    with gated(Gated) as (upstream, service):
         service.gate.set()
         proxy = _proxy(tmp_path, "--upstream", f"http://127.0.0.1:{upstream}", "--listen", f"127.0.0.1:{port}")
         proxy.environment = {"SPARKONCE_STORE": f"sqlite:///{tmp_path / 'by-environment.db'}"}

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ import pytest
 
 from harness.child import free_port
 from harness.eventually import assert_eventually
+from harness.gated_service import Gated, gated
 from harness.patience import stretched
 from harness.reply_proxy import counting_service, started_proxy
 from sparkonce.listening.connections import PATIENT
@@ -85,18 +85,16 @@ FEW = 3
 """Connections of a proxy to a service whose answers never end."""
 
 
-class Endless(BaseHTTPRequestHandler):
-    """Answers GET / at once. GET /stream has no last byte, and GET /silent no first one; POST waits for `gate` after its effect."""
+class Endless(Gated):
+    """Answers GET / at once. GET /stream has no last byte, and GET /silent no first one."""
 
     protocol_version = "HTTP/1.1"
     unfinished = 0
-    effects = 0
-    gate = threading.Event()
     lock = threading.Lock()
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
         if self.path == "/":
-            self._answer()
+            self.answer()
             return
         self._count(1)
         try:
@@ -112,50 +110,16 @@ class Endless(BaseHTTPRequestHandler):
             self._count(-1)
         self.close_connection = True
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        type(self).effects += 1
-        assert self.gate.wait(60)
-        self._answer()
-
-    def _answer(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
-
     def _count(self, more: int) -> None:
         with self.lock:
             type(self).unfinished += more
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def endless() -> Iterator[tuple[int, type[Endless]]]:
-    """A service's port, and what it does."""
-
-    class Handler(Endless):
-        gate = threading.Event()
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as service:
-        service.daemon_threads = True
-        serving = threading.Thread(target=service.serve_forever, daemon=True)
-        serving.start()
-        try:
-            yield service.server_port, Handler
-        finally:
-            Handler.gate.set()
-            service.shutdown()
-            serving.join()
 
 
 @pytest.mark.parametrize("path", ["/stream", "/silent"])
 def test_a_client_that_leaves_ends_its_request_at_the_service(tmp_path: Path, path: str) -> None:
     """Before the first byte of the answer, or within it: the service sees its connection end, which is free for other requests."""
     with (
-        endless() as (port, service),
+        gated(Endless) as (port, service),
         started_proxy(tmp_path, f"http://127.0.0.1:{port}", "--max-connections", str(FEW), shows="/") as (url, _),
     ):
         request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode()
@@ -170,16 +134,16 @@ def test_a_client_that_leaves_ends_its_request_at_the_service(tmp_path: Path, pa
 def test_a_client_that_leaves_a_request_with_a_key_gets_its_answer_later(tmp_path: Path) -> None:
     """The request runs to its end, and its answer is recorded for the repetition."""
     with (
-        endless() as (port, service),
+        gated(Endless) as (port, service),
         started_proxy(
             tmp_path, f"http://127.0.0.1:{port}", "--http", metrics := f"127.0.0.1:{free_port()}", shows="/"
         ) as (url, _),
     ):
         address, keyed = int(url.rpartition(":")[2]), b"Idempotency-Key: left\r\nContent-Length: 1\r\n\r\nx"
         with _sent(address, b"POST /orders HTTP/1.1\r\nHost: x\r\n" + keyed):
-            assert_eventually(lambda: service.effects == 1, 20.0)
+            assert_eventually(lambda: len(service.effects) == 1, 20.0)
         assert_eventually(lambda: counted(metrics, "sparkonce_proxy_connections") == 0, 20.0)
         service.gate.set()
         answer = httpx.post(f"{url}/orders", content=b"x", headers={"Idempotency-Key": "left"}, timeout=60.0)
         assert (answer.text, answer.headers["idempotency-replayed"]) == ("ok", "true")
-    assert service.effects == 1
+    assert len(service.effects) == 1

@@ -269,6 +269,16 @@ class Client:
         return self.answers[0]
 
 
+@contextmanager
+def begun(application: Application, **given: Any) -> Iterator[tuple[Any, Client]]:
+    """The application with keys, and a client whose request it carries out until its gate opens."""
+    application.gate.clear()
+    with guarded(application, **given) as app:
+        first = Client(app)
+        assert application.started.wait(60)
+        yield app, first
+
+
 @pytest.fixture
 def noticing(monkeypatch: pytest.MonkeyPatch) -> Noticing:
     """What `store` of the middleware names."""
@@ -289,15 +299,12 @@ def interruptible() -> Iterator[None]:
 def test_an_interrupted_repetition_claims_nothing(noticing: Noticing) -> None:
     """Ctrl-C while it waits: it does not take the key when the first request leaves it free, so that a third one runs."""
     application = Application("429 Too Many Requests")
-    application.gate.clear()
 
     def interrupt() -> None:
         if noticing.repeated.wait(60):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    with guarded(application, wait=5.0) as app:
-        first = Client(app)
-        assert application.started.wait(60)
+    with begun(application, wait=5.0) as (app, first):
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             ask(app)
@@ -311,10 +318,7 @@ def test_an_interrupted_repetition_claims_nothing(noticing: Noticing) -> None:
 def test_close_answers_a_repetition_that_waits_for_another_process(noticing: Noticing) -> None:
     """Nobody here knows when that one ends: a refusal says that the repetition did nothing."""
     application = Application()
-    application.gate.clear()
-    with guarded(application) as other, guarded(application) as app:
-        first = Client(other)
-        assert application.started.wait(60)
+    with begun(application) as (_, first), guarded(application) as app:
         second = Client(app)
         assert noticing.repeated.wait(60)
         app.close(grace=0.1)
@@ -331,10 +335,7 @@ def test_close_answers_a_repetition_that_waits_for_another_process(noticing: Not
 def test_close_answers_a_request_that_runs_on(noticing: Noticing) -> None:
     """By a refusal: its answer is not recorded, and its outcome is unknown."""
     application = Application()
-    application.gate.clear()
-    with guarded(application) as app:
-        first = Client(app)
-        assert application.started.wait(60)
+    with begun(application) as (app, first):
         app.close(grace=0.1)
         application.gate.set()
         status, _, body = first.answer()
@@ -347,10 +348,7 @@ def test_close_answers_a_request_that_runs_on(noticing: Noticing) -> None:
 def test_close_lets_a_repetition_have_the_answer_of_a_request_that_ends_in_time(noticing: Noticing) -> None:
     """Within `grace`."""
     application = Application()
-    application.gate.clear()
-    with guarded(application) as app:
-        first = Client(app)
-        assert application.started.wait(60)
+    with begun(application) as (app, first):
         second = Client(app)
         assert noticing.repeated.wait(60)
         closing = threading.Thread(target=lambda: app.close(grace=60.0), daemon=True)
