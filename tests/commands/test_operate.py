@@ -22,7 +22,7 @@ from sparkonce.local.prepare import assemble
 from sparkonce.local.runner import Ending, LocalRunner
 from sparkonce.model.record import Outcome, Record, State
 from sparkonce.model.spec import IdempotentJob
-from sparkonce.store.protocol import Page, Query
+from sparkonce.store.protocol import Lease, Page, Query
 
 # --- find
 
@@ -31,9 +31,13 @@ def several(folder: Path, *keys: str) -> MemoryStore:
     store = MemoryStore()
     lease = run(store.open_lease(owner="o"))
     for key in keys:
-        job = IdempotentJob.of(document({"a": "a"}, idempotencyKey=key))
-        run(store.reserve(assemble(job, contents={}, base=str(folder)).request(key), lease=lease, floor=0))
+        send(store, lease, folder, idempotencyKey=key)
     return store
+
+
+def send(store: MemoryStore, lease: Lease, folder: Path, output: str = "a", **spec: Any) -> None:
+    job = IdempotentJob.of(document({"a": output}, **spec))
+    run(store.reserve(assemble(job, contents={}, base=str(folder)).request(str(spec)), lease=lease, floor=0))
 
 
 def test_a_key_or_the_start_of_its_hash_names_a_record(tmp_path: Path) -> None:
@@ -46,16 +50,26 @@ def test_a_key_or_the_start_of_its_hash_names_a_record(tmp_path: Path) -> None:
 
 
 def test_a_name_of_several_or_of_none_is_refused(tmp_path: Path) -> None:
-    """For an ambiguous start of a hash, the matching hashes are listed. A key that reads like the start of another's hash still names
-    itself."""
-    store = several(tmp_path, *(f"key-{number}" for number in range(40)))
-    first = run(store.list(Query(limit=1))).records[0].key_hash[0]
-    with pytest.raises(InvalidInput, match=rf"{first} names \d+ records \({first}.*name one by more of its hash"):
-        run(operate.find(store, first))
+    """Of several keys that read alike, the hashes are listed."""
+    store = several(tmp_path, "key-1")
+    lease = run(store.open_lease(owner="o"))
+    for operation, resource in (("a/b", "c"), ("a", "b/c")):
+        identity = {"idempotencyKey": None, "operation": operation, "resource": resource, "revision": "1"}
+        send(store, lease, tmp_path, "a/{revision}", **identity)
+    with pytest.raises(InvalidInput, match=r"a/b/c@1 names 2 records \([0-9a-f]{12}: .*name one by more of its hash"):
+        run(operate.find(store, "a/b/c@1"))
     with pytest.raises(InvalidInput, match="no record of key-99 is in memory:; `sparkonce keys list`"):
         run(operate.find(store, "key-99"))
 
-    assert run(operate.find(several(tmp_path, "key-1", "key-2", first), first)).key == first
+
+def test_fewer_than_eight_digits_of_a_hash_name_no_record(tmp_path: Path) -> None:
+    """They may be a mistyped key. A key that reads like the beginning of another's hash names itself."""
+    store = several(tmp_path, "key-1")
+    digits = run(operate.find(store, "key-1")).key_hash[:7]
+    with pytest.raises(InvalidInput, match=f"no record of {digits} .*, and a hash needs at least 8 of its digits"):
+        run(operate.find(store, digits))
+
+    assert run(operate.find(several(tmp_path, "key-1", digits), digits)).key == digits
 
 
 def test_a_record_that_does_not_parse_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

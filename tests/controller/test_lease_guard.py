@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from sparkonce.controller.lease_guard import LeaseGuard, NotOwner
-from sparkonce.errors import StoreUnavailable
+from sparkonce.errors import SparkonceError, StoreUnavailable, StoreUnusable
 from sparkonce.store.protocol import IdempotencyStore
 
 
@@ -20,6 +20,7 @@ class _Lease:
     deadline: float
     revoked: int = 0
     answers: bool = True
+    failure: SparkonceError = field(default_factory=lambda: StoreUnavailable("no answer"))
 
     async def keep_alive(self) -> bool:
         return True
@@ -27,7 +28,7 @@ class _Lease:
     async def revoke(self) -> None:
         self.revoked += 1
         if not self.answers:
-            raise StoreUnavailable("no answer")
+            raise self.failure
 
 
 @dataclass
@@ -35,11 +36,12 @@ class _Store:
     leases: list[_Lease]
     opened: int = 0
     failures: int = 0
+    failure: SparkonceError = field(default_factory=lambda: StoreUnavailable("no answer"))
 
     async def open_lease(self, *, owner: str) -> _Lease:
         if self.failures:
             self.failures -= 1
-            raise StoreUnavailable("no answer")
+            raise self.failure
         self.opened += 1
         return self.leases[min(self.opened, len(self.leases)) - 1]
 
@@ -134,6 +136,28 @@ def test_a_store_without_an_answer_is_asked_again_until_it_gives_a_lease() -> No
     ownership = world.ownership()
     asyncio.run(_until(ownership, ownership.alive))
     assert world.slept[:3] == [0.5, 0.5, 0.5]
+
+
+def test_a_store_that_refuses_is_asked_again_and_the_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Credentials may be renewed while an operator runs: that must not end the process, and with it every drive."""
+    refusal = StoreUnusable("the store refuses this user")
+    world = _World(_Store([_Lease("a", deadline=10_000.0)], failures=3, failure=refusal))
+    ownership = world.ownership()
+    asyncio.run(_until(ownership, ownership.alive))
+    assert caplog.messages == ["no lease is opened, so no key is driven: the store refuses this user; trying again"]
+
+
+def test_a_graceful_stop_ends_also_where_the_store_refuses_the_revocation() -> None:
+    """The lease then expires by itself."""
+    lease = _Lease("a", deadline=10_000.0, answers=False, failure=StoreUnusable("the store refuses this user"))
+    ownership = _World(_Store([lease])).ownership()
+
+    async def play() -> None:
+        await _until(ownership, ownership.alive)
+        await ownership.revoke()
+
+    asyncio.run(play())
+    assert lease.revoked == 1
 
 
 def test_a_graceful_stop_revokes_and_owns_nothing_afterwards() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FILE = "The job file (YAML); `-` reads it from standard input."
-KEY = "A key, or the beginning of its hash, as `sparkonce keys list` shows them."
+KEY = "A key, or its hash, or at least 8 digits of that, as `sparkonce keys list` shows them."
 
 File = Annotated[str, typer.Argument(metavar="FILE", help=FILE, show_default=False)]
 KeyText = Annotated[str, typer.Argument(metavar="KEY", help=KEY, show_default=False)]

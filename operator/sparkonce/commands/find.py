@@ -89,6 +89,16 @@ def _cuts(text: str) -> Iterator[tuple[str, str, str]]:
             yield named[:place], named[place + 1 :], revision
 
 
+def begins_hash(text: str, key_hash: str) -> bool:
+    """Whether the text is a hash or enough of its first digits to name it (8): fewer may be a mistyped key, and name another one."""
+    return _HASH.fullmatch(text) is not None and key_hash.startswith(text)
+
+
+def few_digits(text: str) -> bool:
+    """Whether the text looks like digits of a hash, too few to name one."""
+    return re.fullmatch("[0-9a-f]{1,7}", text) is not None
+
+
 async def _listed(store: IdempotencyStore, query: Query, fits: Callable[[Record], bool]) -> list[Record]:
     found: list[Record] = []
     unreadable: list[str] = []

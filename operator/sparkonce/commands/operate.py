@@ -19,7 +19,7 @@ from sparkonce.attempt.drive import DrivenJob, Ended, next_of
 from sparkonce.attempt.probe import probe
 from sparkonce.attempt.request import Answer, answer
 from sparkonce.attempt.settle import Settler, Settles, out_of_reach, settles_as, within_reach
-from sparkonce.commands.find import AmbiguousKey, candidates, contains_digests
+from sparkonce.commands.find import AmbiguousKey, begins_hash, candidates, contains_digests, few_digits
 from sparkonce.commands.remote import as_recorded, by_an_operator
 from sparkonce.errors import InvalidInput, LaunchRefused, RecordUnreadable, StoreUnavailable
 from sparkonce.launch.protocol import StillThere
@@ -49,27 +49,28 @@ class Explanation:
 
 
 async def find(store: IdempotencyStore, text: str) -> Record:
-    """Finds a record by its key or a prefix of its hash.
+    """Finds a record by its key, its hash, or at least 8 digits of the hash.
 
     Raises: InvalidInput: none, or several. RecordUnreadable: the record exists and does not parse."""
     if not text:
-        raise InvalidInput("the key is empty, which every hash begins with; `sparkonce keys list` shows keys")
+        raise InvalidInput("the key is empty; `sparkonce keys list` shows keys")
     found: list[Record] = []
     unreadable: list[tuple[Address, str]] = []
     after: str | None = ""
     while after is not None:
         page = await store.list(Query(after=after))
-        found += [r for r in page.records if r.key == text or r.key_hash.startswith(text)]
+        found += [r for r in page.records if r.key == text or begins_hash(text, r.key_hash)]
         unreadable += page.unreadable
         after = page.after
     exact = [r for r in found if text in (r.key, r.key_hash)] or found
     for address, why in unreadable if not exact else ():
-        if address.key_hash.startswith(text) or address.key_hash in candidates(text, address.realm):
+        if begins_hash(text, address.key_hash) or address.key_hash in candidates(text, address.realm):
             raise RecordUnreadable(why)
     if unreadable and not exact and contains_digests(text):
         raise RecordUnreadable(f"no readable record is {text}, and it may be an unreadable one: {unreadable[0][1]}")
     if not exact:
-        raise InvalidInput(f"no record of {text} is in {store.url}; `sparkonce keys list` shows what is")
+        digits = ", and a hash needs at least 8 of its digits" if few_digits(text) else ""
+        raise InvalidInput(f"no record of {text} is in {store.url}{digits}; `sparkonce keys list` shows what is")
     if len(exact) > 1:
         raise AmbiguousKey(text, exact)
     return exact[0]

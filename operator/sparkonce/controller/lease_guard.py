@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
 from sparkonce.errors import SparkonceError, StoreUnavailable
 from sparkonce.store.protocol import IdempotencyStore, Lease
+
+log = logging.getLogger(__name__)
 
 CHECK = 0.1
 """Seconds between two checks of the deadline."""
@@ -79,13 +82,19 @@ class LeaseGuard:
         await self._held.wait()
 
     async def keep(self) -> None:
-        """Keeps a lease open until cancelled: opens another whenever one ended."""
+        """Keeps a lease open until cancelled: opens another whenever one ended. A store that refuses, perhaps while its credentials are
+        renewed, is asked again too; each reason is logged once."""
+        refused = ""
         while True:
             try:
                 self._lease = await self._store.open_lease(owner=self._owner)
-            except StoreUnavailable:
+            except SparkonceError as problem:
+                if not isinstance(problem, StoreUnavailable) and str(problem) != refused:
+                    refused = str(problem)
+                    log.error("no lease is opened, so no key is driven: %s; trying again", problem)
                 await self._sleep(OPEN_AGAIN)
                 continue
+            refused = ""
             self._held.set()
             self._on_held()
             while self.alive():
@@ -110,5 +119,5 @@ class LeaseGuard:
 
 
 async def _revoke(lease: Lease) -> None:
-    with contextlib.suppress(StoreUnavailable):  # it then expires
+    with contextlib.suppress(SparkonceError):  # it then expires
         await lease.revoke()
