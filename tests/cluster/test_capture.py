@@ -23,8 +23,8 @@ def send(scene: Scene, name: str, table: str) -> None:
 
 
 def test_a_script_that_nobody_changed(scene: Scene) -> None:
-    """Its driver is deleted before it writes, and the next one after it has written, before the script's end: its rows are there once. A
-    script that writes to a table that is not declared has failed after one attempt, and the message has the line that is missing."""
+    """Its driver is deleted before it writes, and the next one after it has written, before the script's end: its rows are there once.
+    A script that writes to a table that is not declared has failed after one attempt, and the message has the line that is missing."""
     send(scene, "captured", "captured")
     send(scene, "elsewhere", "another")
     scene.open("elsewhere")
@@ -38,6 +38,8 @@ def test_a_script_that_nobody_changed(scene: Scene) -> None:
     scene.open("captured")
     scene.until_marked("captured", "wrote", attempt=2)
     scene.delete_pod(scene.driver("captured"))
+    scene.until_marked("captured", "wrote", attempt=3)
+    scene.open("captured.end")
     status = scene.until("captured", "Succeeded")
     scene.once("captured")
-    assert (status["attempt"], status["result"]["outputs"][0]["rows"]) == (2, 100)
+    assert (status["attempt"], status["result"]["outputs"][0]["rows"]) == (3, 100)

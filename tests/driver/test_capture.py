@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,14 +16,17 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql.readwriter import DataFrameWriter
 
-from harness.arrow_stage import table_of
+from harness.arrow_stage import arrow_stage, table_of
 from harness.granted import Granted, granted
+from sparkonce.blocking import run
 from sparkonce.driver import capture, places
 from sparkonce.driver.script.writes import UNDECLARED, WARNING, WARNINGS, ScriptWrites
 from sparkonce.driver.statements import Call, FrameWrite, take_write
-from sparkonce.errors import Fenced, InvalidInput, UndeclaredOutput
+from sparkonce.errors import Fenced, InvalidInput, RowsLost, UndeclaredOutput
 from sparkonce.model.spec import IdempotentJob, Output, WriteMode
+from sparkonce.sink.open import sinks_of
 from sparkonce.sink.slotlog.snapshot import Table
+from sparkonce.sink.staging import StagedRows
 
 LAKE = {"orders": "file:///lake/orders", "events": "s3a://bucket/events"}
 
@@ -244,18 +248,198 @@ def test_a_refusal_shows_no_password(tmp_path: Path, place: str, shown: str) -> 
 
 
 def test_overwritten_parquet_replaces_the_rows_of_the_slot_log(tmp_path: Path) -> None:
-    """Once: a second driver of the key finds the write and runs nothing. A third write of the script is refused, as ever."""
+    """When the script has ended, not before. A second driver of the key finds the write and runs nothing, however often it writes."""
     before = granted(tmp_path, "events", idempotencyKey="load-april").job()
     before.write(table_of(1), "events")
-    attempt, capture = begun(tmp_path)
+    attempt = granted(tmp_path, outputs=captured("events"))
+    capture = granted_again(attempt)
     capture._write_slots("events", parquet_of(table_of(2, 3)))
+    assert numbers(tmp_path) == [1]
+    capture.end()
     again = granted_again(attempt)
     again._write_slots("events", parquet_of(object()))
-    found = parquet.read_table(Table(tmp_path / "events").files())["n"].to_pylist()
-    assert sorted(cast("list[int]", found)) == [2, 3]
+    again._write_slots("events", parquet_of(object(), mode="append"))
+    again.end()
+    assert numbers(tmp_path) == [2, 3]
     assert [slot.mode for slot in Table(tmp_path / "events").slots()] == [WriteMode.OVERWRITE]
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        (("append", "append", "append"), [0, 1, 2, 3]),
+        (("errorifexists", "append"), None),  # other keys have rows there
+        (("append", "ignore", "append"), [0, 1, 3]),
+        (("overwrite", "append"), [1, 2]),
+        (("append", "overwrite", "append"), [2, 3]),
+        (("append", "errorifexists"), None),
+    ],
+)
+def test_all_that_a_script_writes_to_a_slot_log_is_one_effect(
+    tmp_path: Path, modes: Sequence[str], expected: list[int] | None
+) -> None:
+    """One slot, whose rows are those that a plain folder would have. Until the script has ended only the script sees them."""
+    before = granted(tmp_path, "events", idempotencyKey="load-april").job()
+    before.write(table_of(0), "events")
+    attempt, capture = begun(tmp_path)
+
+    def write() -> None:
+        for number, mode in enumerate(modes, 1):
+            capture._write_slots("events", parquet_of(table_of(number), mode=mode))
+
+    if expected is None:
+        with pytest.raises(InvalidInput, match="in mode errorifexists"):
+            write()
+        return
+    write()
+    assert (numbers(tmp_path), seen_by(capture, tmp_path)) == ([0], expected)
+    capture.end()
+    assert (numbers(tmp_path), len(Table(tmp_path / "events").slots())) == (expected, 2 if 0 in expected else 1)
+    slot = attempt.committed("events")
+    assert slot is not None and slot.rows == len(set(expected) - {0})
+
+
+def test_an_attempt_that_dies_between_its_writes_leaves_nothing(tmp_path: Path) -> None:
+    """The next one writes all of them; a driver of the first that comes late is fenced, and its files go with the sweep."""
+    attempt, capture = begun(tmp_path)
+    capture._write_slots("events", parquet_of(table_of(1), mode="append"))
+    attempt.next_attempt()
+    again = granted_again(attempt)
+    again._write_slots("events", parquet_of(table_of(1), mode="append"))
+    again._write_slots("events", parquet_of(table_of(2), mode="append"))
+    again.end()
+    with pytest.raises(Fenced):
+        capture.end()
+    assert numbers(tmp_path) == [1, 2]
+    run(attempt.sinks()["events"].sweep(attempt.key("events")))
+    assert (numbers(tmp_path), len(attempt.staged("events"))) == ([1, 2], 1)
+
+
+def test_a_write_that_fails_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """A script may catch its error, and go on: as with a plain folder, the rows of the failed write are not there."""
+    attempt = granted(tmp_path, outputs=captured("events"))
+    job = IdempotentJob.of(attempt.assignment.spec.job)
+    fails: list[int] = [2]
+
+    def stage(frame: Any, folder: str, by: Sequence[str] = ()) -> StagedRows:
+        done = arrow_stage(frame, folder, by)
+        if frame["n"].to_pylist() == fails:
+            raise OSError("no space left on device")
+        return done
+
+    sinks = sinks_of(attempt.prepared.job, str(tmp_path), stager=stage)
+    capture = ScriptWrites(attempt.job(sinks=sinks), job.resolved_outputs, warn=False, base=str(tmp_path))
+    for number in (1, 2, 3):
+        with nullcontext() if number != 2 else pytest.raises(OSError, match="no space"):
+            capture._write_slots("events", parquet_of(table_of(number), mode="append"))
+    capture.end()
+    assert numbers(tmp_path) == [1, 3]
+    assert len(list(tmp_path.glob("events/_data/*/*/*.parquet"))) == 4  # two of each write
+
+
+def test_files_that_are_gone_before_the_end_are_no_commit(tmp_path: Path) -> None:
+    """A committer may replace what a folder holds: that fails, and the next attempt writes all rows."""
+    attempt, capture = begun(tmp_path)
+    capture._write_slots("events", parquet_of(table_of(1), mode="append"))
+    min(tmp_path.glob("events/_data/*/*/*.parquet")).unlink()
+    capture._write_slots("events", parquet_of(table_of(2), mode="append"))
+    with pytest.raises(
+        RowsLost, match=r"1 staged file\(s\) are gone, the first is file://.*nothing was committed, run it again"
+    ):
+        capture.end()
+    assert attempt.committed("events") is None
+
+
+def test_writes_that_do_not_fit_together_end_the_job(tmp_path: Path) -> None:
+    """Other columns, other types, other partitions, an overwrite of partitions beside other rows: one sentence each."""
+    other: Any = pa.table({"n": pa.array([1], pa.int32()), "m": pa.array([1], pa.int64())})
+    for at, (writes, said) in enumerate(
+        (
+            (
+                (append(table_of(1)), append(other)),
+                "differ from those that the script has written there before in m, n;",
+            ),
+            (
+                (append(table_of(1)), append(table_of(1), by=("n",))),
+                "partitioned by no column and then by n; partition all",
+            ),
+            (
+                (append(table_of(1)), parquet_of(table_of(1), dynamic=True)),
+                "overwrites partitions of output events and writes",
+            ),
+        )
+    ):
+        attempt, capture = begun(tmp_path / str(at))
+        capture._write_slots("events", writes[0])
+        with pytest.raises(InvalidInput, match=said):
+            capture._write_slots("events", writes[1])
+        assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
+        with pytest.raises(InvalidInput, match=said):
+            capture.end()
+        assert attempt.committed("events") is None
+
+
+def test_beside_a_delta_output_parquet_is_committed_at_once_and_once(tmp_path: Path) -> None:
+    """The next attempt skips the table's statements: what was computed between two of them must be in its output by then."""
+    orders = {"name": "orders", "delta": {"path": "orders"}, "capture": True}
+    capture = granted_again(granted(tmp_path, outputs=[*captured("events"), orders]))
+    capture._write_slots("events", append(table_of(1)))
+    assert numbers(tmp_path) == [1]
     with pytest.raises(InvalidInput, match=r"output 'events' is written twice by one job"):
-        again._write_slots("events", parquet_of(object()))
+        capture._write_slots("events", append(table_of(2)))
+
+
+def test_what_an_attempt_computes_does_not_depend_on_what_an_earlier_one_has_committed(tmp_path: Path) -> None:
+    """One died between the commits of two outputs: the next one sees the first table as that one did, writes both again, and commits the
+    second. Once both are committed nothing runs any more, and the script sees the tables as they are."""
+    before = granted(tmp_path, "events", idempotencyKey="load-april").job()
+    before.write(table_of(1), "events")
+    attempt = granted(tmp_path, outputs=captured("events", "sums"))
+
+    def script(capture: ScriptWrites) -> None:
+        for mode in ("append", "overwrite"):
+            total = sum(seen_by(capture, tmp_path))
+            capture._write_slots("events", parquet_of(table_of(10 * total), mode=mode))
+        capture._write_slots("sums", append(table_of(*seen_by(capture, tmp_path))))
+
+    died = granted_again(attempt)
+    script(died)
+    assert died._slots is not None
+    died._slots._commit("events")
+    assert (numbers(tmp_path), attempt.committed("sums")) == ([110], None)
+    attempt.next_attempt()
+    again = granted_again(attempt)
+    script(again)
+    again.end()
+    assert (numbers(tmp_path), attempt.rows("sums"), attempt.rows("events")) == ([110], [110], [110])
+    third = granted_again(attempt)
+    assert seen_by(third, tmp_path) == [110]
+    third._write_slots("events", append(object()))
+    third._write_slots("sums", append(object()))
+    third.end()
+    assert (numbers(tmp_path), attempt.rows("sums")) == ([110], [110])
+
+
+def captured(*outputs: str) -> list[dict[str, Any]]:
+    return [{"name": name, "slotLog": {"path": name}, "capture": True} for name in outputs]
+
+
+def numbers(folder: Path) -> list[int]:
+    """The rows of the slot log, as readers see them."""
+    return rows_in(Table(folder / "events"))
+
+
+def seen_by(capture: ScriptWrites, folder: Path) -> list[int]:
+    """The same as the script sees them."""
+    return rows_in(capture._table("events", (folder / "events").as_uri()))
+
+
+def rows_in(table: Table) -> list[int]:
+    return sorted(cast("list[int]", parquet.read_table(table.files())["n"].to_pylist()))
+
+
+def append(frame: Any, by: Sequence[str] = ()) -> FrameWrite:
+    return parquet_of(frame, mode="append", partition_by=tuple(by))
 
 
 def test_options_that_only_lay_files_out_are_left_out(tmp_path: Path) -> None:
@@ -266,12 +450,14 @@ def test_options_that_only_lay_files_out_are_left_out(tmp_path: Path) -> None:
         capture._write_slots("events", odd)
     assert [kind for kind, _ in told(attempt)] == ["permanent-error"]
     plain = ("maxrecordsperfile", "header", "parquet.block.size", "parquet.bloom.filter.enabled#n", "compression")
-    granted_again(attempt)._write_slots("events", parquet_of(table_of(2), options=plain))
+    again = granted_again(attempt)
+    again._write_slots("events", parquet_of(table_of(2), options=plain))
+    again.end()
     assert parquet.read_table(Table(tmp_path / "events").files())["n"].to_pylist() == [2]
 
 
 def parquet_of(frame: Any, **more: Any) -> FrameWrite:
-    return FrameWrite(frame=frame, format="parquet", mode="overwrite", path="events", **more)
+    return FrameWrite(**{"frame": frame, "format": "parquet", "mode": "overwrite", "path": "events", **more})
 
 
 def granted_again(attempt: Granted) -> ScriptWrites:

@@ -26,7 +26,9 @@ _SPARK_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.float64(): "double
 def arrow_stage(frame: pa.Table, folder: str, _partition_by: Sequence[str] = ()) -> StagedRows:
     """A `Stager` for pyarrow tables of the few types that tests use."""
     half = (frame.num_rows + 1) // 2
-    for part, rows in enumerate((frame.slice(0, half), frame.slice(half))):
+    there = Path(folder.removeprefix("file://")).glob("part-*.parquet")  # of earlier writes of the same slot
+    first = max((int(path.stem[-5:]) + 1 for path in there), default=0)
+    for part, rows in enumerate((frame.slice(0, half), frame.slice(half)), first):
         _put(folder, f"part-{part:05d}.parquet", rows)
     fields = [{"name": f.name, "type": _SPARK_TYPES[f.type], "nullable": True, "metadata": {}} for f in frame.schema]
     return StagedRows(

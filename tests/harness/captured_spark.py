@@ -26,6 +26,7 @@ from harness.native_spark import threaded
 from sparkonce.driver.script.writes import ScriptWrites
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.sink.open import sinks_of
+from sparkonce.sink.slotlog.snapshot import Table
 
 READING = (
     "SELECT /*+ BROADCAST(a) */ * FROM {t} a JOIN {t} b USING (id)",
@@ -239,8 +240,68 @@ def main(folder: Path, jars: str) -> None:
     ]
     facts["no table for"] = [refused(fifth, each) for each in creates]
     facts["and none was made"] = not DeltaTable.is_deltatable(str(folder / "odd"))
+    facts["in a loop"] = in_a_loop(spark, folder, fifth)
     (folder / "facts.json").write_text(json.dumps(facts))
     spark.stop()
+
+
+def in_a_loop(spark: Any, folder: Path, last: ScriptWrites) -> dict[str, Any]:
+    """A script that writes a folder of Parquet month by month and reads it in between, by three drivers: the first ends before its end, the
+    second does not, the third finds all of it done."""
+    earlier = granted(folder, "months", idempotencyKey="of-last-year")
+    written = earlier.job(sinks=sinks_of(earlier.prepared.job, str(folder)))
+    written.write(spark.range(5).selectExpr("id", "CAST(12 AS INT) AS month"), "months", partition_by=["month"])
+    outputs = [{"name": name, "slotLog": {"path": name}, "capture": True} for name in ("months", "sums")]
+    attempt = granted(folder, outputs=outputs, idempotencyKey="months")
+
+    def rows(name: str) -> list[list[int]]:
+        files = Table(folder / name).files()
+        found: Any = pq.read_table(files, partitioning=None) if files else pa.table({})
+        return sorted(list(row.values()) for row in found.to_pylist())
+
+    facts: dict[str, Any] = {"seen": [], "rows": [], "staged": []}
+    for end in (False, True, True):
+        script = captured(attempt)
+        replayed(last, script)
+        last = script
+        facts["seen"].append(months(spark))
+        facts["staged"].append(len(list((folder / "months").glob("_data/*months-g1/*"))))
+        facts["rows"].append([rows("months"), rows("sums")])
+        if end:
+            script.end()
+        else:
+            attempt.next_attempt()
+    facts["rows"].append([rows("months"), rows("sums")])
+    facts["slots"] = [len(Table(folder / name).slots()) for name in ("months", "sums")]
+    other = granted(folder, outputs=outputs[:1], idempotencyKey="of-another-kind")
+    script = captured(other)
+    replayed(last, script)
+    one = spark.range(1)
+    one.write.mode("append").parquet("months")
+    facts["refused"] = {
+        "other columns": refused(script, lambda: spark.range(1).toDF("n").write.mode("append").parquet("months")),
+        "other types": refused(script, lambda: one.selectExpr("'a' AS id").write.mode("append").parquet("months")),
+        "other partitions": refused(script, lambda: one.write.mode("append").partitionBy("id").parquet("months")),
+        "made again": refused(script, lambda: one.write.parquet("months")),
+    }
+    return facts
+
+
+def months(spark: Any) -> list[Any]:
+    """The script; what it saw of its folder."""
+    seen = []
+    for month in (1, 2, 3):
+        rows = spark.range(month).selectExpr("id", f"CAST({month} AS INT) AS month")
+        if month == 3:
+            rows = rows.selectExpr("month", "coalesce(id, 0) AS id")  # another order, and no nulls
+        mode = "overwrite" if month == 1 else "append"
+        rows.write.mode(mode).partitionBy("month").option("compression", "gzip").parquet("months")
+        first = spark.read.parquet("months/month=1")
+        seen.append([spark.read.parquet("months").count(), first.columns, first.count()])
+    sums = spark.read.parquet("months").groupBy("month").count()
+    sums.coalesce(1).write.parquet("sums")
+    sums.limit(0).write.mode("append").parquet("sums")
+    return seen
 
 
 def replayed(last: ScriptWrites, following: ScriptWrites) -> None:

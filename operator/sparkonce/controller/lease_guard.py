@@ -91,7 +91,7 @@ class LeaseGuard:
             except SparkonceError as problem:
                 if not isinstance(problem, StoreUnavailable) and str(problem) != refused:
                     refused = str(problem)
-                    log.error("no lease is opened, so no key is driven: %s; trying again", problem)
+                    log.warning("no lease is opened, so no key is driven: %s; trying again", problem)
                 await self._sleep(OPEN_AGAIN)
                 continue
             refused = ""

@@ -376,23 +376,29 @@ class Job:
 
     def _stage(self, sink: Sink, key: SinkKey, frame: DataFrame, options: WriteOptions) -> Slot:
         frame = as_seen(frame)
-        expected = self._expected.get(sink.name, Expect())
-        self._expect(sink, missing_columns(expected, frame.columns) if expected.columns else None)
+        self._expect_columns(sink, frame)
         failpoints.hit("driver.stage.before")
         try:
             slot = sink.stage(frame, key, self.attempt, fingerprint=self.assignment.fingerprint, options=options)
         except LateInSeries as late:
             raise self._permanent(late) from None
         failpoints.hit("driver.stage.after")
-        if slot.skipped is not None:
-            return slot  # it has no rows, whatever was expected of them
+        if slot.skipped is None:  # else it has no rows, whatever was expected of them
+            self._expect_rows(sink, key, slot)
+        return slot
+
+    def _expect_columns(self, sink: Sink, frame: DataFrame) -> None:
+        expected = self._expected.get(sink.name, Expect())
+        self._expect(sink, missing_columns(expected, frame.columns) if expected.columns else None)
+
+    def _expect_rows(self, sink: Sink, key: SinkKey, slot: Slot) -> None:
+        """Checks the number of staged rows; removes them if they are too few."""
         try:
-            self._expect(sink, too_few_rows(expected, slot.rows))
+            self._expect(sink, too_few_rows(self._expected.get(sink.name, Expect()), slot.rows))
         except ExpectationUnmet:
             with contextlib.suppress(OutputUnavailable):
                 run(sink.discard(key, slot))
             raise
-        return slot
 
     def _expect(self, sink: Sink, unmet: str | None) -> None:
         """Ends the job if an expectation is unmet: reports that as a permanent error, then raises it."""

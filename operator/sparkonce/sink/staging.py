@@ -16,7 +16,7 @@ job's own session is never changed, because the job goes on using it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -75,15 +75,16 @@ class StagedRows:
 
 class Stager(Protocol):
     def __call__(self, frame: Any, folder: str, partition_by: Sequence[str], /) -> StagedRows:
-        """Writes `*.parquet` files into a folder that does not exist yet, in Hive layout (`name=value/`) for the columns in
-        `partition_by`, which the files lack; `folder` is a URL for Hadoop's file systems, not percent-encoded."""
+        """Writes `*.parquet` files of new names into a folder, in Hive layout (`name=value/`) for the columns in `partition_by`, which
+        the files lack. The folder does not exist yet, or holds what the same process has staged for the same slot (`StagedWrites`); it is
+        a URL for Hadoop's file systems, not percent-encoded."""
         ...
 
 
-def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) -> StagedRows:
+def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = (), *, more: bool = False) -> StagedRows:
     """The default `Stager`. Spark's own errors pass through: duplicate columns, types that Parquet lacks, failed jobs, access denied.
 
-    partition_by: helper columns of `groups`.
+    partition_by: helper columns of `groups`. more: the folder exists.
 
     Raises:
         InvalidInput: a row holds a value that the table cannot; names the column.
@@ -94,7 +95,9 @@ def stage_with_spark(frame: Any, folder: str, partition_by: Sequence[str] = ()) 
     counted = Observation()
     with pinned(frame) as rows, translated():
         observed = rows.observe(counted, count(lit(1)).alias("rows"))
-        writer = observed.write.mode("error").option("parquet.page.write-checksum.enabled", "true")
+        writer = observed.write.mode("append" if more else "error").option(
+            "parquet.page.write-checksum.enabled", "true"
+        )
         writer.parquet(folder, partitionBy=list(partition_by) or None)
     return StagedRows(rows=counted.get["rows"], application=application_of(frame))
 
@@ -222,18 +225,23 @@ async def staged_files(
     folder: str,
     written: StagedRows,
     *,
+    known: Collection[str] = (),
     seen: Callable[[str, FileMetaData], object] | None = None,
 ) -> tuple[DataFile, ...]:
     """The data files of a write, flushed to disk; deletes files in its folder that do not belong to it.
 
-    seen: called with each path and footer, from several threads.
+    known: files that were there before the write. seen: called with each path and footer, from several threads.
 
     Raises:
         RowsLost: the files do not contain as many rows as were written.
         OutputUnavailable: the store did not answer.
         OutputUnsupported: a file has an encrypted footer.
     """
-    listed = [each for each in await objects.list(folder) if _is_data(each.path.removeprefix(f"{folder}/"))]
+    listed = [
+        each
+        for each in await objects.list(folder)
+        if _is_data(each.path.removeprefix(f"{folder}/")) and each.path not in known
+    ]
     if written.files is not None:
         own = {f"{folder}/{path}" for path in written.files}
         for each in listed:

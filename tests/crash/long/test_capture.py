@@ -197,3 +197,38 @@ def test_an_exit_code_leaves_the_blocks_open(made: Callable[..., Captured]) -> N
     assert until_ended(scene.run(), PATIENCE) != 0
     scene.right()
     assert len(scene.attempts_made()) == 2
+
+
+# --- slot logs alone ---------------------------------------------------------------------------------------------------------------
+
+LOOP = (
+    ("driver.stage.after", 0, 0),
+    ("driver.stage.before", 2, 0),  # the third append
+    ("driver.stage.after", 3, 0),  # all is staged
+    ("driver.commit.after", 0, 1),
+    ("driver.write.done", 1, 2),
+)
+
+
+@pytest.mark.spark
+def test_a_script_that_appends_in_a_loop_killed_at_one_step_after_another(
+    tmpfs_path: Path, scenes: list[Scene]
+) -> None:
+    """Nothing is seen before its end, then one output after the other: each append is there once, and the sums are those of one run."""
+    outputs = [{"name": name, "slotLog": {"path": f"lake/{name}"}, "capture": True} for name in ("parts", "sums")]
+    lake = str(tmpfs_path / "lake")
+    scene = Scene.in_spark(
+        tmpfs_path, "captured_loop_script.py", lake, conf={"spark.ui.enabled": "false"}, outputs=outputs
+    )
+    scenes.append(scene)
+    parts = [10 * part + number for part in range(3) for number in range(4)]
+    rows = [parts, [sum(parts)]]
+    for point, skip, complete in LOOP:
+        scene.kill_at(point, skip=skip, patience=PATIENCE)
+        assert [scene.rows(name) for name in ("parts", "sums")] == [*rows[:complete], *[[]] * (2 - complete)]
+    assert scene.finish()["phase"] == "Succeeded"
+    assert [scene.rows(name) for name in ("parts", "sums")] == rows
+    committed = [
+        slot["sinkKey"] for name in ("parts", "sums") for slot in scene.slots(name) if slot["state"] == "committed"
+    ]
+    assert len(committed) == 2

@@ -83,6 +83,27 @@ def test_the_script_reads_back_what_its_slot_logs_show(facts: dict[str, Any]) ->
 
 
 @pytest.mark.spark
+def test_a_folder_that_a_script_writes_in_a_loop_is_one_effect(facts: dict[str, Any]) -> None:
+    """Overwritten and then appended to, and read in between: until the script has ended only it sees its rows, and each attempt the same.
+    Then they are there once, however many drivers there were."""
+    found = facts["in a loop"]
+    before = [[number, 12] for number in range(5)]
+    months = sorted([number, month] for month in (1, 2, 3) for number in range(month))
+    sums = [[1, 1], [2, 2], [3, 3]]
+    seen = [[1, ["id"], 1], [3, ["id"], 1], [6, ["id"], 1]]
+    assert found["seen"] == [seen, seen, [[6, ["id"], 1]] * 3]
+    assert found["rows"] == [[before, []], [before, []], [months, sums], [months, sums]]
+    assert (found["slots"], found["staged"]) == ([1, 1], [1, 2, 2])
+    said = {
+        "other columns": "differ from those that the script has written there before in id, n; give",
+        "other types": "before in id; give all of them the same columns, in the same types",
+        "other partitions": "partitioned by no column and then by id; partition all",
+        "made again": "in mode errorifexists after other rows; use mode append or overwrite",
+    }
+    assert {name: text for name, text in found["refused"].items() if said[name] not in str(text)} == {}
+
+
+@pytest.mark.spark
 def test_the_script_reads_partitions_back_by_path_and_pattern(facts: dict[str, Any]) -> None:
     """As of a plain folder: the rows of those partitions, and the columns whose folders are not in the path, or all with `basePath`."""
     rows = facts["parts"]

@@ -32,6 +32,7 @@ from sparkonce.errors import InvalidInput, NothingCommitted, SparkonceError
 from sparkonce.sink.groups import NULL, quoted
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog import reader as slots
+from sparkonce.sink.slotlog.snapshot import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -96,9 +97,17 @@ class _ReadPlace:
 class ScriptReads:
     """The reads of one script."""
 
-    def __init__(self, logs: Mapping[str, str], *, base: str, fail: Callable[[SparkonceError], NoReturn]) -> None:
-        """logs: the slot logs of the job, name -> canonical URL. base: the folder that the script runs in. fail: ends the job."""
-        self._logs, self._base, self._fail = logs, base, fail
+    def __init__(
+        self,
+        logs: Mapping[str, str],
+        *,
+        base: str,
+        fail: Callable[[SparkonceError], NoReturn],
+        table: Callable[[str, str], Table] = lambda _, url: Table(url),
+    ) -> None:
+        """logs: the slot logs of the job, name -> canonical URL. base: the folder that the script runs in. fail: ends the job. table: the
+        table of an output at its URL, as the script is to see it."""
+        self._logs, self._base, self._fail, self._table = logs, base, fail, table
 
     def rows(self, reader: Any, paths: Sequence[str], plainly: Callable[[Sequence[str]], DataFrame]) -> DataFrame:
         """What a reader of Parquet with its options finds at these paths. plainly: reads paths with Spark alone.
@@ -124,9 +133,10 @@ class ScriptReads:
                 name,
                 f"has the option {choosing[0]}, which chooses among files. Leave it out, and filter the rows",
             )
+        table = self._table(name, self._logs[name])
         try:
-            rows = slots.read(reader._spark, self._logs[name])
-            columns = slots.partitioned_by(self._logs[name]) if any(belows) else ()
+            rows = slots.rows_of(reader._spark, table)
+            columns = slots.partitioned_by(table) if any(belows) else ()
         except NothingCommitted:
             return plainly([self._logs[name]])
         found_rows = [chosen(below, columns) for below in belows] if columns is not None else []

@@ -3,9 +3,9 @@
 
 The calls of PySpark are recognised while the script runs (`statements`). A write to a captured Delta or Iceberg table is a statement of
 that output's native block, which opens with the first one and ends when the script has ended (Iceberg: `script.tables`); Parquet written to
-a captured slot log goes through `job.write`, appended or overwritten. Everything else that would write is the job's error: it is reported
-as permanent, since another attempt would do the same, and raised in the script. A script that catches the error does not get away with it:
-it is raised again when the script ends.
+a captured slot log is staged, and committed when the script has ended (`script.slots`). Everything else that would write is the job's
+error: it is reported as permanent, since another attempt would do the same, and raised in the script. A script that catches the error does
+not get away with it: it is raised again when the script ends.
 
 Reading is not disturbed, nor are temporary views, settings and caches; but what the script reads as Parquet in the folder of a slot log of
 the job are the rows that the table shows (`script.reads`).
@@ -37,6 +37,7 @@ from sparkonce.driver.hooks import Hook, HooksOfModules
 from sparkonce.driver.native import Native
 from sparkonce.driver.script.creates import declared_by
 from sparkonce.driver.script.reads import ScriptReads
+from sparkonce.driver.script.slots import ScriptSlots
 from sparkonce.driver.script.tables import NamedTable, ScriptBlock, ScriptTables, permanently, unfit
 from sparkonce.driver.statements import (
     Call,
@@ -53,6 +54,7 @@ from sparkonce.driver.statements import (
 from sparkonce.errors import InvalidInput, SparkonceError, UndeclaredOutput
 from sparkonce.model.spec import Output, WriteMode
 from sparkonce.sink.native import WAP_ENABLED, TakesStatements
+from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.sink.staging import CONNECT
 
 if TYPE_CHECKING:
@@ -104,7 +106,9 @@ class ScriptWrites:
         self._urls = {name: job._sinks[name].uri for name in self._kinds}
         self._declared = {output.name: job._sinks[output.name].uri for output in outputs}
         logs = {output.name: self._declared[output.name] for output in outputs if output.kind == "slotLog"}
-        self.reads = ScriptReads(logs, base=base, fail=self._fail)
+        self._slots = None if any(output.kind == "delta" for output in outputs) else ScriptSlots(job)
+        """None: what goes to a slot log is committed at once."""
+        self.reads = ScriptReads(logs, base=base, fail=self._fail, table=self._table)
         self._tables = ScriptTables(job, outputs, self._fail)
         self._blocks: dict[str, Native] = {}
         self._thread = threading.get_ident()
@@ -123,10 +127,14 @@ class ScriptWrites:
         self._hooks.__enter__()
 
     def end(self) -> None:
-        """Ends the blocks after the script ended by itself; needs no Spark session. Raises: as `Native.end`, and what ended the job."""
+        """Commits what was staged and ends the blocks, after the script ended by itself; needs no Spark session.
+
+        Raises: as `Job.write` and `Native.end`, and what ended the job."""
         self._over = True
         if self._refused is not None:
             raise self._refused
+        if self._slots is not None:
+            self._slots.commit()
         for name, kind in self._kinds.items():
             if name in self._job._outputs_written:
                 continue
@@ -528,24 +536,46 @@ class ScriptWrites:
         odd = [each for each in write.options if each not in _PARQUET and not each.startswith(_BLOOM)]
         if odd:
             self._fail(_unfit(name, f"a write of Parquet with the options {', '.join(odd)}"))
-        mode = write.mode
-        if mode == "overwrite" and write.dynamic:
-            mode = str(WriteMode.OVERWRITE_PARTITIONS)
+        mode = WriteMode.APPEND
+        if write.mode == "overwrite":
+            mode = WriteMode.OVERWRITE_PARTITIONS if write.dynamic else WriteMode.OVERWRITE
+        slots = self._slots
+        again = slots is not None and slots.written(name)
+        if write.only_makes and again:
+            if write.mode == "ignore":
+                return
+            self._fail(
+                InvalidInput(
+                    f"the script writes Parquet to output {name} in mode {write.mode} after other rows; use mode append or overwrite"
+                )
+            )
         if write.only_makes:
             sink, key = self._job._sink(name)
             others = run(sink.find(key)) is None and any(run(sink.inventory()).effects)
             if others:
                 self._fail(
                     InvalidInput(
-                        f"the script writes Parquet to output {name} in mode {mode}, and other keys have rows there; a slotLog takes it in "
-                        "mode append"
+                        f"the script writes Parquet to output {name} in mode {write.mode}, and other keys have rows there; a slotLog takes "
+                        "it in mode append"
                     )
                 )
-            mode = "append"
-        permanently(
-            self._fail,
-            lambda: self._job.write(write.frame, name, mode=mode, partition_by=write.partition_by),
-        )
+        by = write.partition_by
+        if slots is not None:
+            permanently(self._fail, lambda: self._inside(lambda: slots.write(write.frame, name, mode, by)))
+        else:
+            permanently(self._fail, lambda: self._job.write(write.frame, name, mode=mode, partition_by=by))
+
+    def _table(self, name: str, url: str) -> Table:
+        """The table of a slot log, as the script sees it."""
+        return Table(url) if self._slots is None or name not in self._kinds else self._slots.table(name)
+
+    def _inside(self, call: Callable[[], Any]) -> Any:
+        """Calls what writes by Spark itself."""
+        before, self._own = self._own, True
+        try:
+            return call()
+        finally:
+            self._own = before
 
     # --- what the script does with sparkonce itself ----------------------------------------------------------------------------
 
@@ -554,11 +584,7 @@ class ScriptWrites:
 
         def inside(original: Callable[..., Any]) -> Callable[..., Any]:
             def wrapped(*arguments: Any, **named: Any) -> Any:
-                before, self._own = self._own, True
-                try:
-                    return original(*arguments, **named)
-                finally:
-                    self._own = before
+                return self._inside(lambda: original(*arguments, **named))
 
             return wrapped
 

@@ -74,7 +74,14 @@ def read(
             the keys of each lane, or the table has rows of jobs.
         OutputUnsupported: a scheme that is not supported.
     """
-    objects, seen = _complete(path, batches)
+    return rows_of(spark, Table(str(path)), batches=batches, latest=latest)
+
+
+def rows_of(
+    spark: SparkSession, table: Table, *, batches: str | None = None, latest: Sequence[str] | None = None
+) -> DataFrame:
+    """As `read`."""
+    objects, seen = _complete(table, batches)
     where = objects.where("").rstrip("/")
     keys = () if latest is None else refuse_unordered(seen, latest, where=where)
     seen = [(slot, found) for slot, found in seen if not _is_rowless(slot)]
@@ -97,18 +104,18 @@ def files(path: str | Path, *, batches: str | None = None) -> list[str]:
     Raises:
         SparkonceError: as for `read`.
     """
-    objects, seen = _complete(path, batches)
+    objects, seen = _complete(Table(str(path)), batches)
     return [objects.where(file.path) for _, found in seen for file in found]
 
 
-def partitioned_by(path: str | Path) -> tuple[str, ...] | None:
+def partitioned_by(table: Table) -> tuple[str, ...] | None:
     """The partition columns of the current rows, in the order of their folders; empty: they have none. None: writers partitioned them
     differently.
 
     Raises:
         SparkonceError: as for `read`.
     """
-    _, seen = _complete(path)
+    _, seen = _complete(table)
     found = {_folder_columns(file) for _, own in seen for file in own if file.rows}
     return next(iter(found)) if len(found) == 1 else None
 
@@ -147,9 +154,8 @@ def _is_rowless(slot: Slot) -> bool:
     return slot.lane is not None and not slot.data_schema
 
 
-def _complete(path: str | Path, batches: str | None = None) -> tuple[TableObjects, Shown]:
+def _complete(table: Table, batches: str | None = None) -> tuple[TableObjects, Shown]:
     """The visible slots with the files that readers see, once those are known to exist. batches: see `read`."""
-    table = Table(str(path))
     objects = table.objects
     where = objects.where("").rstrip("/").removeprefix("file://")
     missing: list[str] = []
@@ -258,6 +264,44 @@ def merged(schemas: Iterable[tuple[str, str]], *, where: str) -> dict[str, Any]:
         seen[text] = True
         result = _struct(result, json.loads(text), "", (where, slot, names))
     return result
+
+
+def one_schema(one: str, other: str, *, where: str) -> str:
+    """The schema of rows of two writes that one slot is to hold, in Spark's JSON. where: the table, for errors.
+
+    Raises:
+        InvalidInput: they have other columns, or the same in other types.
+    """
+    if one == other:
+        return one
+    before, now = (_columns_in(json.loads(text)["fields"]) for text in (one, other))
+    if before != now:
+        names = {name for name in (*before, *now) if before.get(name) != now.get(name)}
+        raise InvalidInput(
+            f"rows of one job in the slot log {where} have the same columns, and these differ from those that the script has written there "
+            f"before in {', '.join(sorted(names))}; give all of them the same columns, in the same types"
+        )
+    return json.dumps(merged([("", one), ("", other)], where=where), separators=(",", ":"))
+
+
+def _columns_in(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns by name, without what makes no difference to rows: nullability and comments."""
+    return {
+        each["name"]: (
+            _bare(each["type"]),
+            {name: value for name, value in each.get("metadata", {}).items() if name != "comment"},
+        )
+        for each in fields
+    }
+
+
+def _bare(kind: Any) -> Any:
+    """A type without nullability."""
+    if not isinstance(kind, dict):
+        return kind
+    if kind.get("type") == "struct":
+        return _columns_in(kind["fields"])
+    return {name: _bare(value) for name, value in kind.items() if name not in _NULLS}
 
 
 def _struct(

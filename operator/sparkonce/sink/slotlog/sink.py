@@ -20,10 +20,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkonce import blocking
-from sparkonce.errors import InvalidInput, OutputUnavailable, SparkonceError
+from sparkonce.errors import InvalidInput, OutputUnavailable, RowsLost, SparkonceError
 from sparkonce.failpoints import FailpointError, hit
 from sparkonce.model.spec import OnRerun, WriteMode
 from sparkonce.sink import stream
@@ -54,19 +55,23 @@ from sparkonce.sink.protocol import (
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.inventory import inventory, recorded
 from sparkonce.sink.slotlog.layout import files_of, mark_overwritten, with_files, with_replaced
+from sparkonce.sink.slotlog.reader import one_schema
 from sparkonce.sink.slotlog.snapshot import (
+    StagedWrites,
     committed_slots,
     decided,
     missing_files,
+    missing_of,
     overwritten,
+    replaced_now,
     seen_in,
     write_snapshot,
 )
-from sparkonce.sink.slotlog.visibility import misfit, of_partitions, replacement
+from sparkonce.sink.slotlog.visibility import misfit
 from sparkonce.sink.staging import Stager, columns_of, is_spark, stage_with_spark, staged_files, undone_unless_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -79,7 +84,7 @@ PATIENCE = 10.0
 class SlotLogSink:
     """A `Sink` over the objects of one table.
 
-    stage: writes the rows; Spark, unless a test injects something lighter."""
+    stage: writes the rows, also into a folder that exists; Spark, unless a test injects something lighter."""
 
     kind = "slotLog"
     place: SeriesPlace | None = None
@@ -141,34 +146,98 @@ class SlotLogSink:
     def stage(
         self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
     ) -> Slot:
+        nonce = secrets.token_hex(16)
+        with self._undone(key, token, layout.staging_folder(key, token, nonce)):
+            staged = self._staged(frame, key, token, nonce, fingerprint=fingerprint, options=options)
+            return blocking.run(self._slot_of(staged))
+
+    def stage_first(
+        self, frame: DataFrame, key: SinkKey, token: int, *, fingerprint: str, options: WriteOptions = PLAIN
+    ) -> StagedWrites:
+        """As `stage`, for the first of several writes that one slot is to hold."""
+        nonce = secrets.token_hex(16)
+        with self._undone(key, token, layout.staging_folder(key, token, nonce)):
+            return self._staged(frame, key, token, nonce, fingerprint=fingerprint, options=options)
+
+    def _staged(
+        self, frame: DataFrame, key: SinkKey, token: int, nonce: str, *, fingerprint: str, options: WriteOptions
+    ) -> StagedWrites:
         mode = replacing(options, self.mode)
         if mode is WriteMode.OVERWRITE_PARTITIONS:
             self._refuse_partitions(options.partition_by)
-        nonce = secrets.token_hex(16)
         folder = layout.staging_folder(key, token, nonce)
-        with undone_unless_staged(
-            key, token, delete=lambda: self._objects.delete_folder(folder), barred=self._is_closed
-        ):
-            rows, folders = frame, options.partition_by
-            if is_spark(frame):
-                rows, folders = split(frame, texts_of(frame, options.partition_by))
-            written = self._stage(rows, self._objects.where(folder), folders)
-            files = blocking.run(staged_files(self._objects, folder, written))
-            slot = Slot(
-                state=SlotState.COMMITTED,
-                sink_key=str(key),
-                token=token,
-                nonce=nonce,
-                fingerprint=fingerprint,
-                rows=written.rows,
-                on_rerun=self.on_rerun,
-                mode=mode,
-                data_schema=columns_of(frame, written),
-                partition_by=options.partition_by or None,
-                application=written.application,
-                committed_at=time.time(),
+        rows, folders = _laid_out(frame, options.partition_by)
+        written = self._stage(rows, self._objects.where(folder), folders)
+        files = blocking.run(staged_files(self._objects, folder, written))
+        slot = Slot(
+            state=SlotState.COMMITTED,
+            sink_key=str(key),
+            token=token,
+            nonce=nonce,
+            fingerprint=fingerprint,
+            rows=written.rows,
+            on_rerun=self.on_rerun,
+            mode=mode,
+            data_schema=columns_of(frame, written),
+            partition_by=options.partition_by or None,
+            application=written.application,
+            committed_at=time.time(),
+        )
+        return StagedWrites(slot=slot, files=files)
+
+    def stage_more(self, frame: DataFrame, key: SinkKey, before: StagedWrites) -> StagedWrites:
+        """Stages further rows into the slot of earlier writes, in the same partition columns.
+
+        Raises:
+            InvalidInput: they have other columns. Otherwise as `stage`; the earlier writes are as they were.
+        """
+        slot = before.slot
+        folder = layout.staging_folder(key, slot.token, slot.nonce)
+        if is_spark(frame):  # before its query runs
+            one_schema(slot.data_schema, str(frame.schema.json()), where=self.uri)
+        known = {each.path for each in blocking.run(self._objects.list(folder))}
+        with self._undone(key, slot.token, folder, but=known):
+            rows, folders = _laid_out(frame, slot.partition_by or ())
+            stage = partial(stage_with_spark, more=True) if self._stage is stage_with_spark else self._stage
+            written = stage(rows, self._objects.where(folder), folders)
+            files = blocking.run(staged_files(self._objects, folder, written, known=known))
+            schema = one_schema(slot.data_schema, columns_of(frame, written), where=self.uri)
+        slot = slot.model_copy(update={"rows": slot.rows + written.rows, "data_schema": schema})
+        return StagedWrites(slot=slot, files=(*before.files, *files))
+
+    async def together(self, staged: StagedWrites) -> Slot:
+        """The slot of several writes, to be committed.
+
+        Raises:
+            RowsLost: files of an earlier write are gone: committers of some stores can be told to replace what a folder holds.
+            OutputUnavailable: the store did not answer.
+        """
+        if missing := await missing_of(self._objects, staged.files):
+            raise RowsLost(
+                f"{len(missing)} staged file(s) are gone, the first is {self._objects.where(missing[0])}; nothing was committed, run it "
+                "again, with a committer that keeps what a folder holds"
             )
-            return blocking.run(with_files(self._objects, slot, folder, files))
+        return await self._slot_of(staged)
+
+    async def _slot_of(self, staged: StagedWrites) -> Slot:
+        slot = staged.slot
+        folder = layout.staging_folder(slot.sink_key, slot.token, slot.nonce)
+        return await with_files(self._objects, slot, folder, staged.files)
+
+    def _undone(
+        self, key: SinkKey, token: int, folder: str, *, but: Collection[str] = ()
+    ) -> contextlib.AbstractContextManager[None]:
+        """See `undone_unless_staged`. but: files that stay."""
+
+        async def delete() -> None:
+            if not but:
+                await self._objects.delete_folder(folder)
+                return
+            for each in await self._objects.list(folder):
+                if each.path not in but:
+                    await self._objects.delete(each.path)
+
+        return undone_unless_staged(key, token, delete=delete, barred=self._is_closed)
 
     def _refuse_partitions(self, columns: Sequence[str]) -> None:
         """Raises: InvalidInput: the table's partitions cannot be replaced by rows with these partition columns, as it is now."""
@@ -211,12 +280,10 @@ class SlotLogSink:
         await mark_overwritten(self._objects)
         own = await files_of(self._objects, slot) if slot.mode is WriteMode.OVERWRITE_PARTITIONS else ()
         table = await decided(self._objects)
-        order, replaced = replacement(table.committed, table.extents)
-        if slot.mode is WriteMode.OVERWRITE_PARTITIONS:
-            columns, seen = slot.partition_by or (), await seen_in(self._objects, table)
-            if why := misfit(seen, columns):
-                return why
-            replaced = of_partitions(table.committed, seen, columns, own)
+        found = await replaced_now(self._objects, table, slot, own)
+        if isinstance(found, str):
+            return found
+        order, replaced = found
         folder = layout.staging_folder(key, slot.token, slot.nonce)
         looked = await with_replaced(self._objects, slot, folder, order=order, replaced=replaced)
         hit("sink.slots.looked")
@@ -366,6 +433,11 @@ class SlotLogSink:
     def checkpoint(self, key: SinkKey) -> str:
         """Default location of a stream's checkpoint, as a URL for Hadoop's file systems."""
         return self._objects.where(f"{layout.CHECKPOINTS}/{key}")
+
+
+def _laid_out(frame: DataFrame, partition_by: Sequence[str]) -> tuple[DataFrame, Sequence[str]]:
+    """The rows with the columns after which the folders are named, and those columns."""
+    return split(frame, texts_of(frame, partition_by)) if is_spark(frame) else (frame, partition_by)
 
 
 def digest_of(slot: Slot) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,28 @@ import rfc8785
 from pydantic import ValidationError
 
 from sparkonce import blocking
-from sparkonce.errors import OutputUnavailable
+from sparkonce.errors import OutputChanged, OutputUnavailable
 from sparkonce.model.spec import WriteMode
 from sparkonce.sink.objects.local import FolderObjects
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.objects.protocol import TableObjects
-from sparkonce.sink.protocol import CHANGES_NAMED, Change, DataFile, Evidence, Probed, Slot, SlotState
+from sparkonce.sink.protocol import CHANGES_NAMED, Change, DataFile, Evidence, Probed, Replacement, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.layout import files_of, replaced_by
-from sparkonce.sink.slotlog.visibility import Extent, Extents, Hiding, Shown, is_listed, path_of, place, trims, visible
+from sparkonce.sink.slotlog.visibility import (
+    Extent,
+    Extents,
+    Hiding,
+    Shown,
+    is_listed,
+    misfit,
+    of_partitions,
+    path_of,
+    place,
+    replacement,
+    trims,
+    visible,
+)
 
 SNAPSHOT_SCHEMA = 1
 OVERWRITTEN_SCHEMA = 2
@@ -308,12 +321,58 @@ async def missing_of(objects: TableObjects, files: Iterable[DataFile], *, writes
     return list(named)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StagedWrites:
+    """Rows of one or several writes that one slot is to hold. They are in none yet, so that only their writer sees them."""
+
+    slot: Slot
+    """Without the files."""
+    files: tuple[DataFile, ...]
+
+
+async def replaced_now(
+    objects: TableObjects, table: Decided, slot: Slot, files: Sequence[DataFile]
+) -> tuple[int, Sequence[str]] | str:
+    """Order and paths of the slots that an overwrite replaces in this table, or why it cannot replace that. files: its own.
+
+    Raises:
+        SparkonceError: as for `seen_in`.
+    """
+    order, replaced = replacement(table.committed, table.extents)
+    if slot.mode is WriteMode.OVERWRITE_PARTITIONS:
+        columns, seen = slot.partition_by or (), await seen_in(objects, table)
+        if why := misfit(seen, columns):
+            return why
+        replaced = of_partitions(table.committed, seen, columns, files)
+    return order, replaced
+
+
+async def with_staged(objects: TableObjects, table: Decided, staged: StagedWrites) -> Decided:
+    """The table as it would be if these rows were committed now.
+
+    Raises:
+        OutputChanged: it cannot take them any more.
+        SparkonceError: as for `seen_in`.
+    """
+    slot = staged.slot.model_copy(update={"files": staged.files})
+    if slot.mode is not None:
+        found = await replaced_now(objects, table, slot, staged.files)
+        if isinstance(found, str):
+            raise OutputChanged(f"the slot log {objects.uri} cannot take what was written to it: {found}")
+        slot = slot.model_copy(update={"replaces": Replacement(order=found[0], slots=tuple(found[1]))})
+    return replace(table, committed=(*table.committed, slot))
+
+
 @dataclass(frozen=True)
 class Table:
     """A slot log, read anew by each call."""
 
     place: str | Path
     """A local folder (relative to the working directory) or a URL as in `spec.outputs`."""
+    without: str = ""
+    """Sink key whose slots are not seen."""
+    staged: StagedWrites | None = None
+    """Rows to be seen as if they were committed."""
 
     @property
     def objects(self) -> TableObjects:
@@ -334,7 +393,13 @@ class Table:
             SparkonceError: as for `decided` and `seen_in`.
         """
         objects = self.objects
-        return blocking.run(seen_in(objects, blocking.run(decided(objects))))
+        table = blocking.run(decided(objects))
+        if self.without:
+            others = (slot for slot in table.committed if slot.sink_key != self.without)
+            table = replace(table, committed=tuple(others))
+        if self.staged is not None:
+            table = blocking.run(with_staged(objects, table, self.staged))
+        return blocking.run(seen_in(objects, table))
 
     def slots(self) -> list[Slot]:
         """The visible slots. Errors as `seen`."""
