@@ -265,6 +265,38 @@ def test_an_opaque_job_whose_end_nobody_saw_goes_by_on_unknown(tmp_path: Path) -
     assert "outcome unknown" in result.failure.message
 
 
+@pytest.mark.parametrize("polled", [True, False])
+@pytest.mark.parametrize("then", ["the same drive", "another drive of the process", "a successor that saw it"])
+def test_an_application_that_is_deleted_before_it_is_noted_is_not_launched_again(
+    tmp_path: Path, then: str, *, polled: bool
+) -> None:
+    """The ledger is silent from the create until the driver has ended and a person has deleted the application, perhaps for so long that
+    this process loses its claim and takes the key over. The create was answered, or the application was seen: an opaque job is held, and
+    runs once."""
+    made = owner(tmp_path, plays=(Phase.SUCCEEDED,))
+    store = Lossy(made.store, "update", times=2 if then == "a successor that saw it" else 1, lands=False)
+    drive = replace(made.drive(store), polled=polled)
+    with pytest.raises(StoreUnavailable):
+        run(drive.run(made.granted.record, made.granted.claim))
+    if then == "a successor that saw it":
+        made.dies()
+        drive = replace(made.drive(store), polled=polled)
+        with pytest.raises(StoreUnavailable):
+            run(drive.run(made.granted.record, made.granted.claim))
+    made.applications.by_name.clear()
+    if then == "another drive of the process":
+        made.dies()
+        drive = replace(made.drive(), polled=polled, unnoted=drive.unnoted)
+
+    ended = run(drive.run(made.granted.record, made.granted.claim))
+
+    assert made.applications.launched == [1]
+    assert isinstance(ended, Ended) and ended.record.held is HeldReason.UNKNOWN
+    assert ended.record.settling is not None and ended.record.settling.why is Why.LOST
+    assert made.rows[-3:] == ["seen and not noted", "the application vanished", "outcome unknown"]
+    assert drive.unnoted == {}
+
+
 def test_an_opaque_job_that_cannot_be_stopped_is_held(tmp_path: Path) -> None:
     """The attempt may still run, so the key is neither Cancelled nor granted another attempt."""
     made = owner(tmp_path)

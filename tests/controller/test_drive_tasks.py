@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from harness.patience import within
 from sparkonce.attempt.drive import Drive, Ended, NotOurs
-from sparkonce.controller.drive_tasks import AGAIN, AGAIN_MAX, OUTPUT_MAX, QUIET, DriveTasks, OwnedKey
+from sparkonce.controller.drive_tasks import AGAIN, AGAIN_MAX, OUTPUT_MAX, QUIET, DriveBuilder, DriveTasks, OwnedKey
 from sparkonce.controller.lease_guard import LeaseGuard, NotOwner
 from sparkonce.errors import LaunchUnavailable, OutputUnavailable, StoreUnavailable
 from sparkonce.model.record import Address, Record
@@ -102,6 +103,19 @@ def test_a_drive_that_raised_is_driven_again_within_a_second_and_the_trouble_is_
     assert max(b - a for a, b in zip(scene.runs, scene.runs[1:], strict=False)) < AGAIN_MAX
     assert len(scene.troubles) == 2
     assert [ended for _, ended in scene.ends] == [Ended(_record(), None)]
+
+
+def test_the_drives_of_a_process_share_what_it_launched() -> None:
+    """A drive that follows one whose claim was lost knows the applications that the record may lack."""
+    unused: Any = SimpleNamespace(guard=None)
+    builder = DriveBuilder(store=unused, launcher=unused, lease_guard=unused, install="east", owner="me")
+
+    def built(nonce: str) -> Drive:
+        owned = _owned(nonce)
+        running = OwnedKey(record=owned.record, claim=owned.claim)
+        return builder.build(running, describe=unused, edition=unused, on_decision=unused, on_record=unused)
+
+    assert built("c").unnoted is built("of the takeover").unnoted
 
 
 def test_a_drive_without_a_lease_lets_go_and_nothing_ends() -> None:

@@ -30,6 +30,7 @@ from sparkonce.model.record import (
     Application,
     Assignment,
     Beat,
+    Bound,
     Event,
     GatewayAddress,
     NoEffect,
@@ -129,6 +130,9 @@ class Drive:
     polled: bool = True
     """No watch reports changes: the drive observes at a fixed interval, and touches its claim and its attempt each time. False: `wait`
     returns when something changed, and the lease alone keeps the claim."""
+    unnoted: dict[str, ApplicationState] = field(default_factory=dict)
+    """Applications that this process created or saw, by nonce, and that the record may lack. The drives of one process share them: a store
+    that is silent for longer than a lease ends each drive, and meanwhile applications may end and be deleted."""
     _known: Record | None = None
     """The record as the store last answered it; None: read it."""
     _specs: dict[int, SpecBody] = field(default_factory=dict)
@@ -210,13 +214,17 @@ class Drive:
                     record, claim, job, observation, Settling(attempt=record.attempt, why=why, note=note)
                 )
             case rows.Wait(until):
-                runs = observation.seen is not None and observation.seen.phase is Phase.RUNNING
-                listens = runs and job.policy.declared and self.receivable is not None
-                mounts = observation.seen is not None and observation.seen.mounting is not None
-                longest = LISTENS if listens else FOLLOWS if record.bound is not None else MOUNTS if mounts else LONGEST
-                await self.rest(claim, until, longest=longest)
+                await self.rest(claim, until, longest=self._longest(record, job, observation.seen))
             case _:
                 await self.conclude(record, claim, job, observation, decision=decision)
+
+    def _longest(self, record: Record, job: DrivenJob, seen: ApplicationState | None) -> float:
+        """Seconds to the next observation at the latest: fewer than LONGEST where no watch reports what may change."""
+        if seen is not None and seen.phase is Phase.RUNNING and job.policy.declared and self.receivable is not None:
+            return LISTENS
+        if record.bound is not None:
+            return FOLLOWS
+        return MOUNTS if seen is not None and seen.mounting is not None else LONGEST
 
     async def rest(self, claim: Claim, until: float | None, *, longest: float = LONGEST) -> None:
         """Waits until something may have changed. `longest`: seconds; less than LONGEST where a change may go unreported."""
@@ -273,13 +281,13 @@ class Drive:
     async def _observed(self, record: Record, job: DrivenJob) -> Observation:
         just, self._just = self._just, None
         if record.bound is not None:
-            if self.follows is None:
-                raise LaunchUnavailable(f"{record.key} follows an application of a cluster; its operator drives it")
-            return Observation(seen=await self.follows.follow(self.assignment(record, job), record.bound))
+            return await self._followed(record, record.bound, job)
         if just is not None and just[0] == record.nonce:
             seen = just[1]
         else:
             seen = await self.launcher.observe(self.assignment(record, job), record.application)
+            if record.application is None:
+                seen = self._last_seen(record, seen)
         if self.polled:
             return await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
         waits = await unstarted(self.store, record, seen)
@@ -290,6 +298,20 @@ class Drive:
         if job.policy.declared:  # an opaque job sends no heartbeats and no reports
             observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
         return replace(observation, owner_age=waits, edited=job.edited(seen))
+
+    def _last_seen(self, record: Record, seen: ApplicationState | None) -> ApplicationState | None:
+        """`seen`; if the application is gone and not in the record, what this process saw of it before. It is noted then, and so counts
+        as vanished; without that its attempt would be launched again."""
+        if seen is None:
+            return self.unnoted.get(record.nonce)
+        if seen.nonce == record.nonce:
+            self.unnoted[record.nonce] = seen
+        return seen
+
+    async def _followed(self, record: Record, bound: Bound, job: DrivenJob) -> Observation:
+        if self.follows is None:
+            raise LaunchUnavailable(f"{record.key} follows an application of a cluster; its operator drives it")
+        return Observation(seen=await self.follows.follow(self.assignment(record, job), bound))
 
     async def launch(self, record: Record, claim: Claim, job: DrivenJob) -> None:
         failpoints.hit("engine.launch.before")
@@ -303,6 +325,7 @@ class Drive:
             if await self.begin_settling(record, claim, settling) is not None and unsent:
                 self._refused = record.nonce
             return
+        self.unnoted[seen.nonce] = seen
         failpoints.hit("engine.launch.after")
         fresh = seen.nonce == record.nonce and seen.phase not in ENDED and not (seen.stopping or seen.repeated)
         if fresh and not self.polled:  # UID and first phase in one write; the next step decides about anything else
@@ -331,7 +354,8 @@ class Drive:
             generation=record.generation,
             attempt=record.attempt,
         )
-        await self.write(record, claim, changed, event)
+        if await self.write(record, claim, changed, event) is not None:
+            self.unnoted.pop(record.nonce, None)
         failpoints.hit("engine.note.after")
 
     async def begin_settling(self, record: Record, claim: Claim, settling: Settling) -> Record | None:
@@ -343,6 +367,8 @@ class Drive:
             what="Settling", by=self.owner, why=settling.note, generation=record.generation, attempt=record.attempt
         )
         written = await self.write(record, claim, record.changed(settling=settling), event)
+        if written is not None:
+            self.unnoted.pop(record.nonce, None)
         failpoints.hit("engine.settling.after")
         return written
 

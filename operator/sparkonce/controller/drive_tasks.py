@@ -30,7 +30,7 @@ from sparkonce.errors import (
     OutputUnsupported,
     SparkonceError,
 )
-from sparkonce.launch.protocol import Follows, Launcher
+from sparkonce.launch.protocol import ApplicationState, Follows, Launcher
 from sparkonce.model.record import Address, GatewayAddress, Record, SpecBody
 from sparkonce.store.protocol import Claim, IdempotencyStore, Owned
 
@@ -182,6 +182,8 @@ class DriveBuilder:
     gateway: GatewayAddress | None = None
     """How drivers reach the ledger; None: they cannot."""
     new_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
+    unnoted: dict[str, ApplicationState] = field(default_factory=dict)
+    """See `Drive.unnoted`."""
 
     def build(
         self,
@@ -215,6 +217,7 @@ class DriveBuilder:
             offload=self.settlers.offload,
             receivable=receivable,
             polled=False,
+            unnoted=self.unnoted,
         )
         if running.opened is not None:
             drive.opened(running.record, running.opened)
