@@ -351,6 +351,24 @@ def test_an_attempt_is_not_launched_before_its_time(tmp_path: Path) -> None:
     assert "backoff" in made.rows
 
 
+def test_a_clock_that_is_set_back_stretches_the_start_timeout_once(tmp_path: Path) -> None:
+    """The store's clock is set back by a day while a driver starts: the attempt ends when startTimeoutSeconds have passed once more."""
+    now, waited = [1_000_000.0], [0]
+    made = owner(tmp_path, "orders", clock=lambda: now[0], startTimeoutSeconds=10, retry={"maxAttempts": 1})
+    made.applications.plays = [Phase.STARTING]
+
+    def passes() -> None:
+        waited[0] += 1
+        now[0] += -86400.0 if waited[0] == 5 else 1.0
+
+    made.waits = passes
+    ended = run(replace(made.drive(), polled=False).run(made.granted.record, made.granted.claim))
+
+    assert isinstance(ended, Ended) and ended.result is not None and ended.result.failure is not None
+    assert ended.result.failure.class_ == "Stale"
+    assert 11 <= waited[0] <= 17
+
+
 @pytest.mark.parametrize(("commits", "outcome"), [(False, Outcome.CANCELLED), (True, Outcome.SUCCEEDED)])
 def test_a_stop_that_is_wanted_ends_a_running_attempt(tmp_path: Path, outcome: Outcome, *, commits: bool) -> None:
     """The key is Cancelled and its application stopped, or Succeeded if the attempt had committed, since that is the truth."""

@@ -244,5 +244,20 @@ def test_a_driver_starts_when_it_has_left_its_queue(tmp_path: Path) -> None:
     seen = replace(STARTING, unplaced=False)
     for left, granted_at, waits in ((clock.at - 30.0, 1000.0, 30.0), (clock.at - 30.0, clock.at - 10.0, 10.0)):
         record = one.now().changed(queued_until=left, granted_at=granted_at)
-        assert run(unstarted(one.store, record, seen)) == waits
-        assert run(unstarted(one.store, record, replace(seen, phase=Phase.HELD))) is None
+        assert run(unstarted(one.store, record, seen, {})) == waits
+        assert run(unstarted(one.store, record, replace(seen, phase=Phase.HELD), {})) is None
+
+
+def test_a_clock_that_was_set_back_counts_from_the_first_look(tmp_path: Path) -> None:
+    """It is set back by a day, further while the driver waits, and put right again. Seconds count from the first look after each change; by
+    the right clock, from the grant."""
+    clock = Clock()
+    clock.at = granted_at = 200_000.0
+    one = attempt(tmp_path, clock)
+    record, looked = one.now().changed(granted_at=granted_at), dict[str, float]()
+    seen = replace(STARTING, unplaced=False)
+    back = granted_at - 86400.0
+    looks = [(back, 0.0), (back + 600.0, 600.0), (back - 3600.0, 0.0), (back - 3000.0, 600.0)]
+    looks += [(granted_at + 30.0, 30.0), (granted_at - 60.0, 0.0)]
+    for clock.at, waits in looks:
+        assert run(unstarted(one.store, record, seen, looked)) == waits

@@ -138,6 +138,8 @@ class Drive:
     _specs: dict[int, SpecBody] = field(default_factory=dict)
     _job: tuple[object, DrivenJob] | None = None
     """The described job, and the edition that it was described from."""
+    _looked: dict[str, float] = field(default_factory=dict)
+    """See `unstarted`."""
     _finalized: Ended | None = None
     _opened: Record | None = None
     _just: tuple[str, ApplicationState | None] | None = None
@@ -290,14 +292,13 @@ class Drive:
                 seen = self._last_seen(record, seen)
         if self.polled:
             return await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
-        waits = await unstarted(self.store, record, seen)
+        waits = await unstarted(self.store, record, seen, self._looked)
         seen = as_queued(record, seen, waits, start_timeout=job.policy.start_timeout)
-        if seen is not None and seen.phase is Phase.HELD:
-            waits = None
+        queued = seen is not None and seen.phase is Phase.HELD
         observation = Observation(seen=seen, rewound=seen is not None and seen.rewound)
         if job.policy.declared:  # an opaque job sends no heartbeats and no reports
             observation = await observe_heartbeats(self.store, record, seen, receivable=self.receivable)
-        return replace(observation, owner_age=waits, edited=job.edited(seen))
+        return replace(observation, owner_age=None if queued else waits, edited=job.edited(seen))
 
     def _last_seen(self, record: Record, seen: ApplicationState | None) -> ApplicationState | None:
         """`seen`; if the application is gone and not in the record, what this process saw of it before. It is noted then, and so counts

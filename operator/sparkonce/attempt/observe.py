@@ -109,12 +109,20 @@ def receivable_through(
     return receivable
 
 
-async def unstarted(store: IdempotencyStore, record: Record, seen: ApplicationState | None) -> float | None:
+async def unstarted(
+    store: IdempotencyStore, record: Record, seen: ApplicationState | None, looked: dict[str, float]
+) -> float | None:
     """Seconds since an attempt without a running driver could have started: it was granted, its backoff was over, and it had left its
-    queue. None: its driver runs, or it waits for its queue."""
+    queue. None: its driver runs, or it waits for its queue.
+
+    Where the store's clock has not reached that time, it was set back, by hours perhaps, and the seconds count from the first look at the
+    attempt since then. `looked`: those looks, by nonce; the caller keeps them between calls."""
     if seen is not None and seen.phase not in (Phase.ACCEPTED, Phase.STARTING):
         return None
-    return max(0.0, await store.now() - max(record.granted_at, record.not_before or 0.0, record.queued_until or 0.0))
+    since = max(record.granted_at, record.not_before or 0.0, record.queued_until or 0.0)
+    now = await store.now()
+    looked[record.nonce] = min(now, looked.get(record.nonce, inf)) if now < since else inf
+    return now - min(since, looked[record.nonce])
 
 
 def as_queued(
