@@ -81,6 +81,31 @@ def test_a_record_that_cannot_be_read_is_removed(backend: Backend) -> None:
     assert again.record.generation == 4
 
 
+@pytest.mark.parametrize(
+    ("how", "alive", "records"),
+    [("kept for longer", 1, 1), ("kept as long", 0, 1), ("in progress", 1, 1), ("removed", 0, 0)],
+)
+def test_a_repaired_key_is_counted_by_its_new_record(backend: Backend, how: str, alive: int, records: int) -> None:
+    """When the time has come at which the damaged record would have expired, only the rebuilt record decides whether the key counts as
+    alive, and so how many new keys are admitted."""
+    key = reserved(backend.open())
+    begun = key.record
+    ended = key.finalize(retention=10.0)
+    assert ended.expires_at is not None
+    new = {
+        "kept for longer": ended.changed(expires_at=ended.expires_at + 86400.0),
+        "kept as long": ended,
+        "in progress": rebuilt(begun),
+        "removed": None,
+    }[how]
+    backend.write(key.address, BROKEN["no JSON"](ended))
+
+    assert repair(key, unreadable(key), new) is True
+    backend.clock.ahead = 11.0
+    assert run(key.store.count(live_only=True)) == alive
+    assert run(key.store.count()) == records
+
+
 def test_a_repetition_is_recognised(backend: Backend) -> None:
     """After a lost reply the same call gets the same answer and writes nothing; a different repair is refused."""
     for new in (rebuilt, lambda _: None):

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from sparkonce.errors import QuotaUsed
 from sparkonce.etcd.client import Client
 from sparkonce.etcd.errors import EtcdRefused
-from sparkonce.etcd.kv import MemberStatus, Range, prefix_end
+from sparkonce.etcd.kv import KeyValue, MemberStatus, Range, prefix_end
 from sparkonce.model.record import Address, ReportedSoFar
 from sparkonce.store.etcd.transaction import EtcdConnection
 from sparkonce.store.ledger import fullest
@@ -248,13 +248,19 @@ class Quota:
         return first
 
     async def _entries(self, start: bytes, end: bytes) -> AsyncIterator[tuple[Address, float]]:
-        while True:
-            page = await self._connection.range(Range(start, end, limit=PAGE))
-            for kv in page.kvs:
-                yield self._layout.address_of(kv.key), float(kv.value)
-            if not page.more:
-                return
-            start = page.kvs[-1].key + b"\0"
+        async for kv in entries(self._connection, start, end):
+            yield self._layout.address_of(kv.key), float(kv.value)
+
+
+async def entries(connection: EtcdConnection, start: bytes, end: bytes) -> AsyncIterator[KeyValue]:
+    """Entries of the expiry index, read page by page, each page as it is then."""
+    while True:
+        page = await connection.range(Range(start, end, limit=PAGE))
+        for kv in page.kvs:
+            yield kv
+        if not page.more:
+            return
+        start = page.kvs[-1].key + b"\0"
 
 
 def quota_used(what: str, *, so_that: str = FINALIZED) -> QuotaUsed:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkonce.errors import RecordUnreadable, StoreUnavailable
-from sparkonce.etcd.kv import Compare, KeyValue, Range
+from sparkonce.etcd.kv import Compare, Delete, KeyValue, Put, Range, prefix_end
 from sparkonce.model.record import Address, Record
 from sparkonce.store.codec import name, record_of
+from sparkonce.store.etcd.quota import entries
 from sparkonce.store.etcd.snapshot import FIRST_EPOCH, KeySnapshot, epoch_of, first_of, number_of, text_of
 from sparkonce.store.etcd.transaction import EtcdConnection, operations
 from sparkonce.store.rules import KeyState, VerbOutcome
@@ -53,10 +54,20 @@ async def repair(
         found = zip(places, (stored, floor), strict=True)
         unmoved = [Compare(place, "mod", "=", kv.mod_revision if kv else 0) for place, kv in found]
         writes = operations(layout, snapshot, write, at=at)
+        put = {each.key for each in writes if isinstance(each, Put)}
+        writes += [Delete(entry) for entry in await _expiries(connection, address) if entry not in put]
         reply = await connection.ask(lambda client: client.txn(unmoved, writes))  # noqa: B023 - awaited in this very turn
         if reply.succeeded:
             return done
     raise StoreUnavailable(f"etcd: the record {name(address)} was written to {TRIES} times meanwhile; try again")
+
+
+async def _expiries(connection: EtcdConnection, address: Address) -> list[bytes]:
+    """The record's entries in the expiry index. They change with the record alone. Since it cannot be read, it does not say under which
+    minute they are, and the whole index is read."""
+    layout, start = connection.layout, connection.layout.expiries()
+    listed = entries(connection, start, prefix_end(start))
+    return [kv.key async for kv in listed if layout.address_of(kv.key) == address]
 
 
 def _record(address: Address, stored: KeyValue | None) -> Record | None:
