@@ -6,9 +6,11 @@ import os
 import shutil
 import signal
 import stat
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -25,6 +27,8 @@ from store.samples import reserved
 from store.worker import Worker
 
 ROUNDS = 200
+WAITS = 60.0
+"""Seconds for a step of another thread, which takes microseconds."""
 
 
 def opened(leases: LeaseFiles) -> FileLease:
@@ -157,6 +161,40 @@ def fork_and_stay(store: SqliteStore, lease: Lease) -> tuple[int, object]:
             signal.pause()
     assert os.read(ours, 1) == b"1"
     return child, key.address
+
+
+def test_a_fork_while_another_thread_checks_the_lease(worker: Worker) -> None:
+    """The child's copy of the thread's lock is never released. The child finds the lease ended without it, and can let go of it."""
+    assert worker.do(fork_while_a_thread_checks) == 0
+
+
+def fork_while_a_thread_checks(_: SqliteStore, lease: Lease) -> int:
+    """The child's exit code; SIGALRM ends a child that waits for the lock."""
+    assert isinstance(lease, FileLease)
+    path, checks, goes_on = lease._path, threading.Event(), threading.Event()
+
+    class Slow:
+        def stat(self) -> os.stat_result:
+            checks.set()
+            assert goes_on.wait(WAITS)
+            return path.stat()
+
+    lease._path = cast(Path, Slow())
+    thread = threading.Thread(target=lambda: lease.ended)
+    thread.start()
+    assert checks.wait(WAITS)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        ended = lease.ended
+        lease.let_go()
+        os._exit(0 if ended and lease.ended else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    goes_on.set()
+    thread.join()
+    lease._path = path
+    assert not lease.ended
+    return code
 
 
 def test_a_child_by_exec_keeps_no_lease(sqlite: Sqlite, worker: Worker) -> None:

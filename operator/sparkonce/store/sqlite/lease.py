@@ -68,12 +68,11 @@ class FileLease(HeldLease):
     @property
     def ended(self) -> bool:
         """True if revoked, in a forked child, or if the file was removed or is no longer at its path, where other processes look for it."""
-        with self._lock:
-            if self._descriptor is None or os.getpid() != self._pid:
-                return True
-            with suppress(OSError):
-                return not os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        if os.getpid() != self._pid:  # before the lock: a thread that held it at the fork does not exist here
             return True
+        with self._lock, suppress(OSError):
+            return self._descriptor is None or not os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        return True
 
     async def keep_alive(self) -> bool:
         if self.ended:
@@ -93,9 +92,11 @@ class FileLease(HeldLease):
             self.let_go()
 
     def let_go(self) -> None:
-        """Releases the lock and keeps rows and file, as the kernel does when the process dies."""
+        """Releases the lock and keeps rows and file, as the kernel does when the process dies. In a forked child it is not held."""
+        if os.getpid() != self._pid:
+            return
         with self._lock, _forking:
-            if self._descriptor is not None and os.getpid() == self._pid:
+            if self._descriptor is not None:
                 _descriptors.discard(self._descriptor)
                 os.close(self._descriptor)
             self._descriptor = None
