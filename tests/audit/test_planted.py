@@ -195,6 +195,21 @@ def test_a_slot_without_record(clean: Scene, tmp_path: Path) -> None:
     assert found.table == f"file://{clean.table()}"
 
 
+def test_commits_of_a_realm_without_records(store: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a realm were all removed: the generation floors that are left say that its commits are right."""
+    from sparkonce.model.record import Event
+
+    monkeypatch.setattr("sparkonce.local.prepare.REALM", "team-a")
+    for day in range(2):
+        job = store.ran(f"day-{day}", day)
+        assert job.record.realm == "team-a"
+        run(store.store.forget(job.now(), Event(what="Forgotten")))
+    monkeypatch.undo()
+    store.ran("day-2", 2)
+    report = store.audit()
+    assert (kinds(report), report.unconfirmed) == ([], 0)
+
+
 def test_a_record_without_slot(clean: Scene) -> None:
     """A recorded success whose slot is missing is reported with the slot's name; the files of that slot are not reported separately."""
     job = clean.written[1]

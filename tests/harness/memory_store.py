@@ -368,6 +368,10 @@ class MemoryStore(Ledger):
         rows = [(address, entry.record or "", entry.revision) for address, entry in page]
         return listed(rows, epoch=self._epoch, more=len(chosen) > query.limit)
 
+    async def realms(self) -> Sequence[str]:
+        with self._lock:
+            return sorted({address.realm for address, entry in self._entries.items() if entry.record or entry.floor})
+
     async def count(self, *, realm: str | None = None, live_only: bool = False) -> int:
         with self._lock:
             now = self._clock()

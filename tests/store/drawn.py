@@ -230,5 +230,5 @@ def everything(side: Side) -> Any:
     store = side.store
     seen: list[Any] = [run(store.list(Query(states=["Finalized"], limit=1))), run(store.list(Query()))]
     seen += [run(store.list(Query(states=["InProgress", "Held"], limit=2)))]
-    seen += [run(store.count()), run(store.count(live_only=True))]
+    seen += [run(store.count()), run(store.count(live_only=True)), run(store.realms())]
     return [side.plain(seen), [known(side, key) for key in KEYS]]

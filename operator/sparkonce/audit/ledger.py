@@ -21,7 +21,6 @@ PAGE = 100
 """Records per request."""
 GENERATIONS = 20
 """Newest generations of a key whose results are compared."""
-LOCAL_REALM = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,35 +78,29 @@ def reread(store: IdempotencyStore, ledger: LedgerContents, key_hashes: Collecti
     if not key_hashes:
         return
     ledger.now = run(store.now())
-    realms = sorted({known.record.realm for known in ledger.keys.values()} | {LOCAL_REALM})
-    unknown = set()
+    realms = run(store.realms())  # also those whose records were all removed
     for key_hash in key_hashes:
         before = ledger.keys.pop(key_hash, None)
         ledger.unreadable.pop(key_hash, None)
         ledger.damaged.pop(key_hash, None)
         ledger.floors.pop(key_hash, None)
-        if not _loaded(store, ledger, key_hash, realms if before is None else [before.record.realm]):
-            unknown.add(key_hash)
-    if unknown - set(ledger.floors):  # possibly of a realm whose first record was written meanwhile
-        for record in _records(store, ledger):
-            if record.key_hash in unknown:
-                ledger.keys[record.key_hash] = _known(store, ledger, record)[0]
+        _load(store, ledger, key_hash, realms if before is None else [before.record.realm])
 
 
-def _loaded(store: IdempotencyStore, ledger: LedgerContents, key_hash: str, realms: Iterable[str]) -> bool:
-    """Loads one key; false if it has no record, whose floor is then stored, if any."""
+def _load(store: IdempotencyStore, ledger: LedgerContents, key_hash: str, realms: Iterable[str]) -> None:
+    """Loads one key; the floor alone, if any, where it has no record."""
     for realm in realms:
         try:
             view = run(store.load(Address(realm=realm, key_hash=key_hash)))
         except (RecordUnreadable, RecordTooNew) as error:
             ledger.unreadable[key_hash] = one_line(error)
-            return True
+            return
         if view.record is not None:
             ledger.keys[key_hash] = _known(store, ledger, view.record)[0]
-            return True
+            return
         if view.floor:
             ledger.floors[key_hash] = view.floor
-    return False
+            return
 
 
 def _records(store: IdempotencyStore, ledger: LedgerContents) -> Iterator[Record]:

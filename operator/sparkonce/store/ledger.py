@@ -605,6 +605,10 @@ class SqlLedger(Ledger):
         found = [(Address(realm=row["realm"], key_hash=row["key_hash"]), row["body"], row["revision"]) for row in rows]
         return listed(found[: query.limit], epoch=epoch, more=len(found) > query.limit)
 
+    async def realms(self) -> Sequence[str]:
+        with self._database.reading() as reader:
+            return [row["realm"] for row in reader.rows("realms")]
+
     async def count(self, *, realm: str | None = None, live_only: bool = False) -> int:
         asked: dict[str, Any] = {"in_realm": realm}
         all_of, expired_of = ("count", "count expired") if realm is None else ("count realm", "count expired of realm")

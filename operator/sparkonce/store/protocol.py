@@ -370,6 +370,10 @@ class IdempotencyStore(Protocol):
 
     async def count(self, *, realm: str | None = None, live_only: bool = False) -> int: ...
 
+    async def realms(self) -> Sequence[str]:
+        """Every realm that has or had a key, sorted: with a record, or only with floors. Its cost grows with realms, not with keys."""
+        ...
+
     def watch(self, since: int) -> AsyncIterator[KeyChange]:
         """Every change after this revision, in order, without a gap, or one entry that says there was one. A key that changed several
         times may be named once, at its newest revision. The one method that may suspend on a local store."""

@@ -1,4 +1,4 @@
-"""load, list, count, watch: reads that are complete, or say that they are not."""
+"""load, list, count, realms, watch: reads that are complete, or say that they are not."""
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ def test_count_counts_what_is_alive(backend: Backend, store: IdempotencyStore) -
     assert run(store.count(realm="local", live_only=True)) == 1
     assert run(store.count(live_only=True)) == 2
     assert run(store.count()) == 3
+
+
+def test_a_realm_is_known_as_long_as_its_generations_are(store: IdempotencyStore) -> None:
+    """`realms` names each realm once: those with records, and those of which only generation floors are left."""
+    assert run(store.realms()) == []
+    for realm in ("team/b", "a", "team", "a"):
+        reserved(store, realm=realm)
+    for realm in ("gone", "gone", "a"):
+        reserved(store, realm=realm).remove()
+    assert run(store.realms()) == ["a", "gone", "team", "team/b"]
 
 
 def test_the_revision_only_grows(store: IdempotencyStore) -> None:

@@ -124,6 +124,10 @@ class Layout:
         """Prefix of all records, or of a realm's records whose hash begins with `hash_prefix`."""
         return self._name("key/" if realm is None else f"key/{_part(realm)}/{_part(hash_prefix)}")
 
+    def floors(self, realm: str | None = None) -> bytes:
+        """Prefix of all generation floors, or of a realm's."""
+        return self._name("gen/" if realm is None else f"gen/{_part(realm)}/")
+
     def unfinished(self) -> bytes:
         return self._name("open/")
 

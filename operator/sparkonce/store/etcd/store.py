@@ -375,6 +375,18 @@ class EtcdStore:
         number = await self._room.records(realm)
         return number - (await self._room.expired(realm, await self.now()) if live_only else 0)
 
+    async def realms(self) -> Sequence[str]:
+        return sorted({*await self._realms(self._layout.records), *await self._realms(self._layout.floors)})
+
+    async def _realms(self, prefix: Callable[[str | None], bytes]) -> Sequence[str]:
+        """The realms of one kind of key, one request each. `prefix`: of the keys of a realm, or of all."""
+        found: list[str] = []
+        start, end = prefix(None), prefix_end(prefix(None))
+        while (first := first_of(await self._connection.range(Range(start, end, limit=1, keys_only=True)))) is not None:
+            found.append(self._layout.address_of(first.key).realm)
+            start = prefix_end(prefix(found[-1]))
+        return found
+
     async def list(self, query: Query) -> Page:
         for _ in range(TRIES):
             try:

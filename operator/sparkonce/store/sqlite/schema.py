@@ -239,6 +239,23 @@ STATEMENTS = META_STATEMENTS | {
     "count expired": "SELECT count(*) AS n FROM records WHERE expires_at <= :at",
     "count expired of realm": "SELECT count(*) AS n FROM records WHERE realm = :in_realm AND expires_at <= :at",
     "next expiry": "SELECT min(expires_at) AS at FROM records WHERE realm = :in_realm AND expires_at > :at",
+    # Every realm that has a record or a floor; each step is one look into either index, however many keys a realm has.
+    "realms": """
+        WITH RECURSIVE found (realm) AS (
+            SELECT min(realm) FROM (
+                SELECT min(realm) AS realm FROM records UNION ALL SELECT min(realm) FROM floors
+            ) AS lowest
+            UNION ALL
+            SELECT (
+                SELECT min(realm) FROM (
+                    SELECT min(realm) AS realm FROM records WHERE realm > found.realm
+                    UNION ALL SELECT min(realm) FROM floors WHERE realm > found.realm
+                ) AS higher
+            )
+            FROM found WHERE found.realm IS NOT NULL
+        )
+        SELECT realm FROM found WHERE realm IS NOT NULL ORDER BY realm
+    """,
     # A record in a state that this version does not know is listed (as unreadable), never left out.
     "list": """
         SELECT realm, key_hash, body, revision FROM records
