@@ -24,6 +24,7 @@ from sparkonce.audit.findings import Kind, Severity
 from sparkonce.audit.inspection import Audit
 from sparkonce.audit.places import AuditedTable, open_place
 from sparkonce.blocking import run
+from sparkonce.errors import InvalidInput
 from sparkonce.model.record import Outcome, Why
 from sparkonce.sink.protocol import Committed, SinkKey
 from sparkonce.sink.transaction import settle
@@ -251,6 +252,50 @@ def test_rows_that_another_job_replaced_are_a_note(full: Kinds) -> None:
     [found] = [each for each in report.findings if each.kind is Kind.REWRITTEN]
     assert found.subject == str(own)
     assert f"version {version} (WRITE, key {other.key_hash[:12]})" in found.what
+
+
+@pytest.mark.parametrize(
+    "location", ["file://[lake/orders", "file:///lake/\0/orders", "s3://[lake/orders", "lake/orders", ""]
+)
+def test_a_table_whose_location_is_no_path(full: Kinds, location: str) -> None:
+    """Metadata that places an Iceberg table nowhere is a finding of that table; the other outputs are audited, and no job writes to it."""
+    if full.kind != "iceberg":
+        return  # the other kinds are placed by their specs
+    from harness.iceberg_tables import table
+
+    full.store.ran("beside", 1, 2)
+    file = Path(table().metadata_location.removeprefix("file://"))
+    good = file.read_bytes()
+    file.write_text(json.dumps(json.loads(good) | {"location": location}))
+    report = full.store.audit()
+    found = only(report)
+    assert (found.kind, found.subject) == (Kind.NOT_SEEN, "lake.sales.orders")
+    assert f"location {location!r}" in found.what
+    assert ([each.kind for each in report.tables], report.complete) == (["slotLog"], False)
+    late = full.granted("late")
+    with pytest.raises(InvalidInput, match=r"lake\.sales\.orders"):
+        late.job().write(table_of(3), "orders")
+    file.write_bytes(good)
+    late.job().write(table_of(3), "orders")
+    assert full.store.audit().complete
+
+
+def test_a_commit_whose_location_is_no_path(full: Kinds) -> None:
+    """A tag that places one commit nowhere is a finding of that commit; the others are audited."""
+    if full.kind != "iceberg":
+        return  # slots of the other kinds are where the table is
+    from harness.iceberg_tables import table
+
+    file = Path(table().metadata_location.removeprefix("file://"))
+    metadata, own = json.loads(file.read_bytes()), str(full.store.written[1].key("orders"))
+    for snapshot in metadata["snapshots"]:
+        if snapshot["summary"].get("sparkonce.sink-key") == own:
+            snapshot["summary"]["sparkonce.location"] = "file://[lake/orders"
+    file.write_text(json.dumps(metadata))
+    report = full.store.audit()
+    [found] = [each for each in report.findings if each.kind is Kind.UNREADABLE]
+    assert own in found.what
+    assert report.tables[0].effects == 2
 
 
 def committed(folder: Path, key: SinkKey) -> int:

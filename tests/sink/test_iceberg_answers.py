@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from harness import iceberg_tables
 from harness.arrow_stage import table_of
@@ -26,6 +27,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import OutputUnavailable
 from sparkonce.sink.iceberg import commit as table_commit
 from sparkonce.sink.iceberg.catalog import CatalogTable
+from sparkonce.sink.iceberg.objects import objects_at
 from sparkonce.sink.iceberg.sink import IcebergTableSink
 from sparkonce.sink.protocol import Committed, FencedOff, SinkKey, SlotState, Stuck
 from sparkonce.sink.slotlog.sink import RESEND_AFTER
@@ -222,6 +224,12 @@ def test_others_that_come_in_between_are_no_lost_answers(iceberg_sink: IcebergTa
     assert run(iceberg_sink.commit(key, slot)) == Committed(slot)
     assert overtaken.times == 0
     assert rows() == [1, 2]
+
+
+def test_a_location_whose_file_system_cannot_be_opened() -> None:
+    """pyarrow's file systems fail in their own ways, Azure's without an account with a TypeError: the sentence names the location."""
+    with pytest.raises(OutputUnavailable, match="cannot open the location of the table, abfss://lake/orders: "):
+        objects_at("abfss://lake/orders", PyArrowFileIO({}), durable=False)
 
 
 def test_a_new_sql_catalog_that_somebody_else_opens_at_the_same_time(

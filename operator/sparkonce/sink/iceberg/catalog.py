@@ -35,6 +35,7 @@ from pyiceberg.types import DoubleType
 from pyiceberg.utils.config import Config
 
 from sparkonce.errors import InvalidInput, OutputUnavailable, OutputUnsafe, SparkonceError
+from sparkonce.sink.iceberg.objects import is_place
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -124,14 +125,20 @@ class CatalogTable:
 
         Raises:
             OutputUnavailable: the catalog did not answer.
+            InvalidInput: the table's metadata names no place.
         """
         with asking(f"cannot load the table {self.uri}"):
             try:
                 table = self.catalog.load_table(self.identifier)
-                _read_exactly(table.metadata)
-                return table
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+            if not is_place(table.location()):
+                raise InvalidInput(
+                    f"the table {self.uri} has the location {table.location()!r} in its metadata {table.metadata_location}, which is "
+                    "neither an absolute path nor a URL; restore that file from a backup, or set the table's location in its catalog"
+                )
+            _read_exactly(table.metadata)
+            return table
 
     def placed(self) -> None:
         """Checks that tables of this catalog lie where Spark and pyiceberg both find them. A catalog server chooses places by itself.

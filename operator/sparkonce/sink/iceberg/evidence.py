@@ -39,6 +39,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import WriteMode, order_of
+from sparkonce.sink.iceberg.objects import is_place
 from sparkonce.sink.protocol import SeriesPlace, SinkKey, Slot
 from sparkonce.sink.series import noted_place
 from sparkonce.sink.slotlog import layout
@@ -321,7 +322,7 @@ def _mark(metadata: TableMetadata, sink_key: str, snapshots: Mapping[int, Snapsh
         )
     except (KeyError, ValueError):
         raise _corrupt(metadata, name) from None
-    if mark.sink_key != sink_key:
+    if mark.sink_key != sink_key or not is_place(mark.location):
         raise _corrupt(metadata, name)
     return mark
 

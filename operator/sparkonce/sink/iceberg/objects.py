@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from sparkonce.errors import InvalidInput, OutputUnavailable
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.objects.protocol import Listed, TableObjects, Tail
+from sparkonce.sink.objects.protocol import Listed, TableObjects, Tail, first_line
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -25,11 +25,21 @@ HADOOP = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "": "file"}
 """Iceberg's scheme -> the scheme of Spark's connectors."""
 
 
+def is_place(location: str) -> bool:
+    """Whether a table's metadata can mean a place by it: an absolute path or a URL."""
+    try:
+        place = urlsplit(location)
+    except ValueError:
+        return False
+    return "\0" not in location and (place.scheme not in ("", "file") or place.path.startswith("/"))
+
+
 def objects_at(location: str, io: FileIO, *, durable: bool) -> TableObjects:
-    """The objects below a location.
+    """The objects below a location, which is a place (`is_place`).
 
     Raises:
         InvalidInput: pyarrow has no file system for the location.
+        OutputUnavailable: its file system cannot be opened here.
     """
     place = urlsplit(location)
     if place.scheme in ("", "file"):
@@ -52,6 +62,10 @@ class FileSystemObjects:
             raise InvalidInput(
                 f"pyarrow cannot write to the location of the table, {location} ({error}); move the table"
             ) from None
+        except Exception as error:  # TypeError without credentials, OSError without a native library
+            raise OutputUnavailable(
+                f"cannot open the location of the table, {location}: {first_line(error)}"
+            ) from error
         self._root = access.parse_location(self.uri)[2]
         self._hadoop = f"{HADOOP.get(place.scheme, place.scheme)}{self.uri.removeprefix(place.scheme)}"
 
@@ -136,5 +150,4 @@ class FileSystemObjects:
         try:
             yield
         except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses of these
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise OutputUnavailable(f"cannot {verb} {self.uri}/{path}: {reason}") from error
+            raise OutputUnavailable(f"cannot {verb} {self.uri}/{path}: {first_line(error)}") from error
