@@ -24,7 +24,7 @@ from sparkonce.sink.delta import schema as delta_fit
 from sparkonce.sink.delta.log import typed, value_texts
 from sparkonce.sink.delta.sink import DeltaTableSink
 from sparkonce.sink.delta.widths import DECLARED
-from sparkonce.sink.protocol import CommitOutcome, Committed, DataFile, SinkKey, Stuck, WriteOptions
+from sparkonce.sink.protocol import CommitOutcome, Committed, DataFile, SinkKey, Slot, Stuck, WriteOptions
 
 STRANGE_TEXTS = ["a b", "x:y/%=", "ü", "100%25", "{[^]}", "q\"'s", "+&?#", None]
 
@@ -515,6 +515,33 @@ def test_folders_that_name_no_value_are_stuck(delta: DeltaTableSink, key: SinkKe
     assert isinstance(decision, Stuck)
     assert "so-group-d=_xFF" in decision.why
     assert "name no partition; run it again" in decision.why
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us")], ids=str)
+def test_a_year_that_delta_rs_cannot_read_never_reaches_the_log(
+    delta: DeltaTableSink, key: SinkKey, table: Path, kind: pa.DataType
+) -> None:
+    """delta-rs opens no table whose log has a year of five digits without a sign: a sealed slot with such a folder is Stuck before the log
+    has it, with a sentence that names the column and the text. With a sign the rows are committed."""
+    days: Any = pa.array([dt.date(2024, 5, 1)], pa.date32()).cast(kind)
+    write_deltalake(str(table), pa.table({"d": days, "n": [0]}), partition_by=["d"])
+    frame: Any = pa.table({"d": days, "n": [1]})
+    slot = delta.stage(frame, key, 1, fingerprint="f")
+    [file] = slot.files
+
+    def dated(year: str) -> Slot:
+        path = file.path.replace("/d=2024", f"/d={year}")
+        (table / path).parent.mkdir()
+        (table / path).write_bytes((table / file.path).read_bytes())
+        return slot.model_copy(update={"files": (file.model_copy(update={"path": path}),)})
+
+    decision = run(delta.commit(key, dated("10000")))
+    assert isinstance(decision, Stuck)
+    assert "column d" in decision.why
+    assert "'10000-05-01" in decision.why
+    assert DeltaTable(str(table)).version() == 0
+    assert isinstance(run(delta.commit(key, dated("+10000"))), Committed)
+    assert len(DeltaTable(str(table)).file_uris()) == 2
 
 
 @pytest.mark.parametrize(

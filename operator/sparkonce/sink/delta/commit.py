@@ -85,10 +85,17 @@ async def staged(objects: TableObjects, slot: Slot) -> tuple[DataFile, ...] | st
         files = await files_of(objects, slot)
     except OutputCorrupt as error:
         return str(error)
+    kinds = _types(_rows(slot))
     for file in files:
         names = (name for column, name in groups.named(file.path).items() if column in (slot.partition_by or ()))
         if groups.nameless(names, hashes=False) is not None:
             return f"the folders of {file.path} name no partition; run it again"
+        for column, text in delta_log.partition_values(file.path, slot.partition_by or ()).items():
+            if delta_log.is_misread(text, kinds.get(column)):
+                return (
+                    f"the folders of {file.path} give column {column} the value {text!r}, whose year delta-rs reads only with a sign, so "
+                    "that it could not open the table again; clean the column and run it again"
+                )
     if gone := await missing(objects, files):
         return f"{len(gone)} staged file(s) are gone, the first is {gone[0]}; run it again"
     return files
@@ -159,8 +166,12 @@ async def _of_partitions(
 
 def _kinds(table: DeltaSnapshot) -> tuple[str, ...]:
     """Types of the partition columns."""
-    types = {field["name"]: field["type"] for field in table.schema["fields"]}
+    types = _types(table.schema)
     return tuple(str(types.get(name)) for name in table.partition_by)
+
+
+def _types(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {field["name"]: field["type"] for field in schema["fields"]}
 
 
 async def _lost(objects: TableObjects, table: DeltaSnapshot, paths: Sequence[str]) -> str:

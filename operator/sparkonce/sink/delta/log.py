@@ -253,6 +253,12 @@ def _value_text(value: Any) -> str | None:
             return str(value)
 
 
+def is_misread(text: str | None, kind: object) -> bool:
+    """Whether delta-rs cannot read a partition value of the log, and so not the table either: beyond 9999 it takes years with a sign only.
+    kind: Spark's type."""
+    return text is not None and kind in ("date", "timestamp_ntz") and re.match("[0-9]{5}", text) is not None
+
+
 def typed(text: str | None, kind: str) -> Any:
     """A partition value of the log in a form that is equal for equal values, however they are spelled. kind: Spark's name of the type."""
     if text is None or text == "":
