@@ -443,7 +443,7 @@ class _Conversion:
                 (theirs + path.removeprefix(ours) if path.startswith(ours) else _option(path), message)
                 for path, message in invalid.problems
             ]
-            raise InvalidJob(told, source=self._source, lines=invalid.lines) from None
+            raise InvalidJob(told, source=self._source, lines=invalid.lines, more=invalid.more) from None
 
     def _below(self, at: Loc) -> Iterator[tuple[Loc, int]]:
         for loc, line in self._lines.items():

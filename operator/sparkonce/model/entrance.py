@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sparkonce.model import reserved
 from sparkonce.model.fields import field_classes
 from sparkonce.model.spec import DAY, IdempotentJob, JobSpec, Template
-from sparkonce.model.validation import InvalidJob, Loc, line_of, path_text, value_at
+from sparkonce.model.validation import Loc, listed, value_at
 
 DIGITS_LIMIT = 308
 """Decimal digits of a number, as many as a ledger keeps."""
@@ -59,8 +59,7 @@ def check_template(job: IdempotentJob, *, source: str = "", lines: Mapping[Loc, 
 
 def _refuse(problems: Sequence[tuple[Loc, str]], source: str, lines: Mapping[Loc, int]) -> None:
     if problems:
-        told = [(path_text(loc), sentence) for loc, sentence in problems]
-        raise InvalidJob(told, source=source, lines=[line_of(loc, lines) for loc, _ in problems])
+        raise listed(problems, source=source, lines=lines)
 
 
 def _unfit(document: object) -> Iterator[tuple[Loc, str]]:

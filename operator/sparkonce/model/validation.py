@@ -2,7 +2,7 @@
 
 Pydantic's messages speak of Python ("Input should be a valid tuple"), but the user wrote YAML. Each problem becomes a path in YAML spelling
 and a sentence about that field, with the closest known name for a misspelt one. All problems of a manifest are reported together, so that
-users need not find them one run at a time.
+users need not find them one run at a time; those after the first fifty are only counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Loc = tuple[str | int, ...]
 """Location in a document: map keys and list positions."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_HINTED = 50  # problems with a search for the name that was meant: it costs a tenth of a millisecond each
+LISTED = 50
+"""Problems with a sentence of their own, which takes a tenth of a millisecond each; an object may have tens of thousands."""
 _TOLD = 5  # problems in one sentence; with more of them a user fixes these first
 
 
@@ -34,12 +35,14 @@ class Problem(NamedTuple):
 
 
 class InvalidJob(InvalidInput, ValueError):
-    """Not a valid job: nothing was sent and nothing was written. `problems` lists every path with its sentence."""
+    """Not a valid job: nothing was sent and nothing was written. `problems` lists paths, each with its sentence."""
 
     def __init__(
-        self, problems: Iterable[tuple[str, str]], *, source: str = "", lines: Sequence[int | None] = ()
+        self, problems: Iterable[tuple[str, str]], *, source: str = "", lines: Sequence[int | None] = (), more: int = 0
     ) -> None:
         self.problems: tuple[Problem, ...] = tuple(Problem(*each) for each in problems)
+        self.more = more
+        """Problems that are not listed."""
         self.source = source
         self.lines: tuple[int | None, ...] = tuple(lines) or (None,) * len(self.problems)
         """Line in `source` of each problem, counted from 1; None: unknown."""
@@ -50,7 +53,7 @@ class InvalidJob(InvalidInput, ValueError):
         for problem, line in list(zip(self.problems, self.lines, strict=True))[:_TOLD]:
             where = f"{self.source}:{line}" if self.source and line else self.source
             told.append(": ".join(part for part in (where, problem.path, problem.message) if part))
-        more = len(self.problems) - len(told)
+        more = len(self.problems) - len(told) + self.more
         return "; ".join(told) + (f"; and {more} more" if more else "")
 
 
@@ -98,14 +101,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def invalid_job(error: ValidationError, model: type[BaseModel], *, source: str, lines: Mapping[Loc, int]) -> NoReturn:
-    """Raises InvalidJob with each of pydantic's errors as a sentence about a field of `model`."""
+    """Raises InvalidJob with the first of pydantic's errors as sentences about fields of `model`."""
     problems: list[Problem] = []
     at: list[int | None] = []
-    for number, details in enumerate(error.errors(include_url=False)):
+    for details in error.errors(include_url=False)[:LISTED]:
         loc = _document_loc(details["loc"])
-        problems.append(Problem(path_text(loc), _message(details, loc, model if number < _HINTED else None)))
+        problems.append(Problem(path_text(loc), _message(details, loc, model)))
         at.append(line_of(loc, lines))
-    raise InvalidJob(problems, source=source, lines=at) from None
+    raise InvalidJob(problems, source=source, lines=at, more=error.error_count() - len(problems)) from None
+
+
+def listed(problems: Sequence[tuple[Loc, str]], *, source: str, lines: Mapping[Loc, int]) -> InvalidJob:
+    """The error of these problems, of which the first are spelled out."""
+    first = problems[:LISTED]
+    told, at = [(path_text(loc), sentence) for loc, sentence in first], [line_of(loc, lines) for loc, _ in first]
+    return InvalidJob(told, source=source, lines=at, more=len(problems) - len(first))
 
 
 def line_of(loc: Loc, lines: Mapping[Loc, int]) -> int | None:
@@ -121,7 +131,7 @@ def _document_loc(loc: Loc) -> Loc:
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
 
-def _message(details: ErrorDetails, loc: Loc, model: type[BaseModel] | None) -> str:
+def _message(details: ErrorDetails, loc: Loc, model: type[BaseModel]) -> str:
     given = _shown(details.get("input"))
     context = details.get("ctx", {})
     match details["type"]:
@@ -130,8 +140,7 @@ def _message(details: ErrorDetails, loc: Loc, model: type[BaseModel] | None) -> 
         case "missing":
             return "is required"
         case "extra_forbidden":
-            hint = did_you_mean(str(loc[-1]), _fields_at(model, loc[:-1])) if model is not None else ""
-            return f"is not a field here{hint}"
+            return f"is not a field here{did_you_mean(str(loc[-1]), _fields_at(model, loc[:-1]))}"
         case "string_type":
             return f"must be text, not {given}; put it in quotes"
         case "int_type" | "int_parsing" | "int_from_float":

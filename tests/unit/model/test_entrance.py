@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from harness.manifests import document
-from sparkonce.model import entrance
+from sparkonce.model import entrance, validation
 from sparkonce.model.identity import fingerprint
 from sparkonce.model.record import SpecBody
 from sparkonce.model.spec import IdempotentJob
@@ -69,6 +70,15 @@ def test_what_json_does_not_have(value: object, sentence: str) -> None:
         entrance.admit(job({"volumes": value}))
     assert refused.value.problems == (("spec.template.spec.volumes", sentence),)
     str(refused.value).encode("ascii")
+
+
+def test_only_the_first_of_many_problems_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `validation`: tens of thousands of mistakes are counted, and the first few become sentences."""
+    made = Mock(wraps=validation.path_text)
+    monkeypatch.setattr(validation, "path_text", made)
+    with pytest.raises(InvalidJob, match=r"; and 39995 more$"):
+        entrance.admit(job({"volumes": ["a\0b"] * 40_000}))
+    assert made.call_count == 50
 
 
 def test_what_enters_fits_into_a_ledger() -> None:

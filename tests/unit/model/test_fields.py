@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib.metadata import EntryPoint
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -53,6 +56,19 @@ def test_nothing_that_changes_a_result_is_tunable() -> None:
     names = SPARK_APPLICATION.tunable | SPARK_APPLICATION.tunable_conf
     assert not [name for name in names if any(word in name.lower() for word in ("env", "image", "options", "class", "path"))
                 and name not in {"batchSchedulerOptions", "driver.priorityClassName", "executor.priorityClassName"}]  # fmt: skip
+
+
+def test_many_unknown_names_are_no_misspellings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing a name with all known ones is slow: no name of tens of thousands is compared, whichever map has them and wherever a
+    similar one is."""
+    compared = Mock(wraps=difflib.get_close_matches)
+    monkeypatch.setattr(difflib, "get_close_matches", compared)
+    unknown: dict[str, Any] = {f"field{number}": 1 for number in range(40_000)}
+    assert list(SPARK_APPLICATION.check({**unknown, "mainClas": "a", "driver": {**unknown, "core": 1}})) == []
+    assert compared.call_count == 0
+    few = dict(list(unknown.items())[:49])
+    assert [loc for loc, _ in SPARK_APPLICATION.check({**few, "mainClas": "a"})] == [("mainClas",)]
+    assert compared.call_count == 50
 
 
 def test_a_kind_joins_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

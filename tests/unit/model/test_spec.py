@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from harness.manifests import changed, document, job, template
 from sparkonce.errors import InvalidInput
+from sparkonce.model import validation
 from sparkonce.model.spec import IdempotentJob
 from sparkonce.model.validation import InvalidJob, Loc
 
@@ -276,6 +278,16 @@ def test_many_problems_are_counted() -> None:
     """A manifest full of mistakes gives a sentence that is still readable."""
     with pytest.raises(InvalidJob, match=r"; and 2 more$"):
         job({("spec", f"x{number}"): 1 for number in range(7)})
+
+
+@pytest.mark.parametrize("at", [("spec",), ("spec", "outputs", 0), ("spec", "template", "spec", "sparkConf")])
+def test_only_the_first_of_many_problems_are_spelled_out(monkeypatch: pytest.MonkeyPatch, at: Loc) -> None:
+    """Anyone who may create jobs can send tens of thousands of mistakes: the operator counts them, and makes sentences of the first few."""
+    made = Mock(wraps=validation.path_text)
+    monkeypatch.setattr(validation, "path_text", made)
+    with pytest.raises(InvalidJob, match=r"; and 39995 more$") as refused:
+        job({(*at, f"spark.sparkonce.{number}"): "1" for number in range(40_000)})
+    assert made.call_count == len(refused.value.problems) == len(refused.value.lines) == 50
 
 
 @pytest.mark.parametrize("document", [None, 3, "x", [], {}])
