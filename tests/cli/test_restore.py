@@ -9,6 +9,7 @@ import pytest
 
 from sparkonce.cli.app import main
 from sparkonce.controller.restore import Accepted
+from sparkonce.kube.operator import OperatorSettings
 
 ETCD = ("--store", "etcd://127.0.0.1:1", "--install", "prod")
 
@@ -19,6 +20,7 @@ ETCD = ("--store", "etcd://127.0.0.1:1", "--install", "prod")
         (ETCD, "say which namespaces the operator watches"),
         ((*ETCD, "--namespace", "a", "--all-namespaces"), "say which namespaces the operator watches"),
         ((*ETCD, "--namespace", "", "--yes"), "say which namespaces the operator watches"),
+        ((*ETCD, "--namespace", ",", "--yes"), "say which namespaces the operator watches"),
         (("--store", "ledger.db", "--install", "prod", "-A", "--yes"), "ledger.db is not one"),
         (
             ("--store", "postgresql://me:secret@host/db", "--install", "local", "-A", "--yes"),
@@ -38,6 +40,26 @@ def test_it_asks_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(["doctor", "accept-restore", *ETCD, "-A"]) == 2
     assert "nothing was changed" in capsys.readouterr().err
+
+
+def test_namespaces_are_given_as_to_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--namespace` takes what `sparkonce operator` takes, whose setting a person copies: names between commas, and the option repeated."""
+    asked: list[object] = []
+
+    async def accept(*_: object, **given: object) -> Accepted:
+        asked.append(given["namespaces"])
+        return Accepted(epoch=2, rebuilt=(), kept=0)
+
+    async def serve(settings: OperatorSettings, **_: object) -> int:
+        asked.append(settings.namespaces)
+        return 0
+
+    monkeypatch.setattr("sparkonce.controller.restore.accept", accept)
+    monkeypatch.setattr("sparkonce.kube.operator.serve", serve)
+    named = (*ETCD, "--namespace", "a,b,", "-n", "c")
+    assert main(["doctor", "accept-restore", *named, "--yes"]) == 0
+    assert main(["operator", *named]) == 0
+    assert asked == [["a", "b", "c"]] * 2
 
 
 def test_a_user_without_a_name_may_accept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,20 @@ ClusterConfig = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
+def watched(namespace: Sequence[str] | None, *, every: bool, asked: str) -> list[str] | None:
+    """The namespaces that `--namespace` names, repeated or separated by commas; None means all.
+
+    every: whether `--all-namespaces` is given. asked: completes "say which namespaces ...".
+
+    Raises:
+        InvalidInput: neither option is given, or both.
+    """
+    named = [each for item in namespace or () for each in item.split(",") if each]
+    if bool(named) == every:
+        raise InvalidInput(f"say which namespaces {asked}: --namespace NS (repeatable), or --all-namespaces")
+    return None if every else named
+
+
 def _reason(text: str) -> str:
     from sparkonce.model.record import REASON_LIMIT
 

@@ -47,14 +47,9 @@ def accept_restore(
 
     Example: sparkonce doctor accept-restore --store etcd://etcd:2379 --install prod --all-namespaces
     """
-    named = [each for each in namespace or () if each]
-    if bool(named) == all_namespaces:
-        raise InvalidInput(
-            "say which namespaces the operator watches: --namespace NS (repeatable), or --all-namespaces"
-        )
+    scopes = options.watched(namespace, every=all_namespaces, asked="the operator watches")
     if not yes and not confirm("The newer ledger cannot be used after this. Continue with the restored one?"):
         raise typer.Abort
-    scopes = None if all_namespaces else named
     asyncio.run(_accept(store, install, scopes, kubeconfig))
     return ExitCode.SUCCEEDED
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkonce.cli import options
 from sparkonce.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ def operator(
 
     Example: sparkonce operator --store etcd://etcd:2379 --install prod --all-namespaces --http 0.0.0.0:8080
     """
-    named = [each for item in namespace or () for each in item.split(",") if each]
-    if bool(named) == all_namespaces:
-        raise InvalidInput("say which namespaces to watch: --namespace NS (repeatable), or --all-namespaces")
+    namespaces = options.watched(namespace, every=all_namespaces, asked="to watch")
     try:
         from sparkonce.kube.operator import OperatorSettings, serve
     except ModuleNotFoundError as missing:
@@ -144,7 +143,7 @@ def operator(
     settings = OperatorSettings(
         store=store,
         install=install,
-        namespaces=None if all_namespaces else named,
+        namespaces=namespaces,
         kubeconfig=kubeconfig,
         lease_seconds=lease_seconds,
         max_live_keys=max_live_keys,
