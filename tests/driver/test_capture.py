@@ -417,7 +417,7 @@ def test_what_an_attempt_computes_does_not_depend_on_what_an_earlier_one_has_com
     third._write_slots("events", append(object()))
     third._write_slots("sums", append(object()))
     third.end()
-    assert (numbers(tmp_path), attempt.rows("sums")) == ([110], [110])
+    assert (numbers(tmp_path), attempt.rows("sums"), third._job.complete) == ([110], [110], True)
 
 
 def captured(*outputs: str) -> list[dict[str, Any]]:

@@ -101,6 +101,7 @@ class ScriptSlots:
         attempt can be repeated from its beginning, on branches that begin anew. Raises: as `Job.write`."""
         for output in self._idle:
             self._job._committed(*self._of(output))
+            self._job._report_progress()
         for output in list(self._staged):
             self._commit(output)
 
