@@ -49,7 +49,7 @@ def test_a_finished_key_is_listed_shown_and_told(desk: Desk) -> None:
     assert (entry["key"], entry["phase"], entry["outputs"]) == (KEY, "Succeeded", ["numbers"])
     assert entry["keyHash"][:12] in listed.out
 
-    shown = desk.here("keys", "show", entry["keyHash"][:6])
+    shown = desk.here("keys", "show", entry["keyHash"][:8])
     for text in (KEY, "Succeeded", "1 234 rows", "present", str(desk.folder / "lake" / "numbers"), "greatest"):
         assert text in shown.out
     told = desk.here("keys", "show", KEY, "--json").told

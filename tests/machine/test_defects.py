@@ -21,8 +21,7 @@ from sparkonce.driver import context
 from sparkonce.errors import OutputUnavailable, StoreUnavailable
 from sparkonce.model.record import Outcome, Record, Settling, State, Why
 from sparkonce.sink import transaction
-from sparkonce.sink.slotlog import sink as slotlog
-from sparkonce.sink.slotlog import visibility
+from sparkonce.sink.slotlog import snapshot, visibility
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.store import rules
 
@@ -141,12 +140,12 @@ def sealed_slots_are_closed(patch: pytest.MonkeyPatch) -> None:
 
 def an_overwrite_names_nothing(patch: pytest.MonkeyPatch) -> None:
     real = visibility.replacement
-    patch.setattr(slotlog, "replacement", lambda *given: (real(*given)[0], []))
+    patch.setattr(snapshot, "replacement", lambda *given: (real(*given)[0], []))
 
 
 def an_overwrite_has_no_order(patch: pytest.MonkeyPatch) -> None:
     real = visibility.replacement
-    patch.setattr(slotlog, "replacement", lambda *given: (0, real(*given)[1]))
+    patch.setattr(snapshot, "replacement", lambda *given: (0, real(*given)[1]))
 
 
 def an_end_is_told_before_it_is_answered(patch: pytest.MonkeyPatch) -> None:

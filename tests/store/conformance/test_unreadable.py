@@ -40,7 +40,7 @@ VERBS: dict[str, Callable[[Key], Any]] = {
 
 def test_every_verb_is_tried() -> None:
     """The verbs that this file calls are all verbs of the protocol that read one record."""
-    reading = {"spec", "result", "intent", "reports", "beats", "events", "list", "count", "watch", "now"}
+    reading = {"spec", "result", "intent", "reports", "beats", "events", "list", "count", "realms", "watch", "now"}
     named = {name for name in vars(IdempotencyStore) if not name.startswith("_")}
     assert {name.split()[0] for name in VERBS} == named - reading - {"open_lease", "close"}
 
