@@ -17,6 +17,7 @@ from sparkonce.blocking import run
 from sparkonce.sink.objects.location import objects_at
 from sparkonce.sink.open import open_sink
 from sparkonce.sink.protocol import Declared, SinkKey
+from sparkonce.sink.slotlog.sink import SlotLogSink
 
 
 def session(folder: str) -> Any:
@@ -72,6 +73,12 @@ def main(url: str, ledger: str, folder: str) -> None:
     seen["left"] = [(each.path, each.bytes) for each in run(objects_at(url, field="url").list(""))]
     inventory = run(sink.inventory())
     seen["inventory"] = [len(inventory.effects), len(inventory.staged), len(inventory.live)]
+    assert isinstance(sink, SlotLogSink)
+    several = SinkKey(key_hash="k3", output="orders", generation=1)
+    part = frame.limit(3).coalesce(1)
+    staged_writes = sink.stage_more(part, several, sink.stage_first(part, several, 1, fingerprint="f"))
+    seen["several"] = type(run(sink.commit(several, run(sink.together(staged_writes))))).__name__
+    seen["rows"] = sparkonce.read(spark, url).count()
     spark.stop()
     print(json.dumps(seen))
 

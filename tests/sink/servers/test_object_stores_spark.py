@@ -43,6 +43,7 @@ def test_a_job_on_s3a(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(path.endswith(".parquet") for path in data), data
     assert len({path.split("/")[2] for path in data}) == 1, data
     assert seen["inventory"] == [1, 1, 4]
+    assert (seen["several"], seen["rows"]) == ("Committed", 40 + 3 + 3)
     for file in filter(Path.is_file, tmp_path.glob("ledger.db*")):
         held = file.read_bytes()
         assert SECRET.encode() not in held
