@@ -30,8 +30,9 @@ from sparkonce.model.validation import Loc
 
 ENTRY_POINTS = "sparkonce.field_classes"
 COMPARED = 50
-"""Unknown names of one map that are compared with all known ones, which takes 25 microseconds each. No release of an operator adds more,
-and nobody misspells as many, so more are not compared at all: whether a job is valid must not depend on their order."""
+"""Unknown names of one map up to which each is compared with all known ones, in 25 microseconds. A map with more of them is not searched
+for misspellings: no release of the operator adds as many fields, and if only the first were compared, the order of its fields would decide
+whether a job is valid."""
 _NUMBER = re.compile(r"-[0-9.]+")
 
 

@@ -22,7 +22,7 @@ from sparkonce import failpoints
 from sparkonce.blocking import run
 from sparkonce.errors import InvalidInput
 from sparkonce.model.spec import WriteMode
-from sparkonce.sink.protocol import SinkKey, WriteOptions
+from sparkonce.sink.protocol import SinkKey, Slot, WriteOptions
 from sparkonce.sink.slotlog.sink import SlotLogSink
 from sparkonce.sink.slotlog.snapshot import StagedWrites, Table
 
@@ -82,17 +82,16 @@ class ScriptSlots:
     def _stage(self, output: str, frame: DataFrame, options: WriteOptions) -> None:
         job = self._job
         sink, key = self._of(output)
-        earlier = self._staged.get(output)
-        more = earlier is not None and options.mode is not WriteMode.OVERWRITE
-        if earlier is not None and more:
-            _refuse_unlike(output, earlier, options)
+        before = None if options.mode is WriteMode.OVERWRITE else self._staged.get(output)
+        if before is not None:
+            _refuse_unlike(output, before.slot, options)
         job._expect_columns(sink, frame)
         failpoints.hit("driver.stage.before")
-        if earlier is not None and more:
-            staged = sink.stage_more(frame, key, earlier)
-        else:
+        if before is None:
             fingerprint = job.assignment.fingerprint
             staged = sink.stage_first(frame, key, job.attempt, fingerprint=fingerprint, options=options)
+        else:
+            staged = sink.stage_more(frame, key, before)
         failpoints.hit("driver.stage.after")
         self._staged[output] = staged
 
@@ -115,8 +114,7 @@ class ScriptSlots:
         failpoints.hit("driver.write.done")
 
 
-def _refuse_unlike(output: str, earlier: StagedWrites, options: WriteOptions) -> None:
-    before = earlier.slot
+def _refuse_unlike(output: str, before: Slot, options: WriteOptions) -> None:
     dynamic = WriteMode.OVERWRITE_PARTITIONS
     if dynamic in (before.mode, options.mode):
         raise InvalidInput(

@@ -540,16 +540,15 @@ class ScriptWrites:
         if write.mode == "overwrite":
             mode = WriteMode.OVERWRITE_PARTITIONS if write.dynamic else WriteMode.OVERWRITE
         slots = self._slots
-        again = slots is not None and slots.written(name)
-        if write.only_makes and again:
-            if write.mode == "ignore":
-                return
-            self._fail(
-                InvalidInput(
-                    f"the script writes Parquet to output {name} in mode {write.mode} after other rows; use mode append or overwrite"
-                )
-            )
         if write.only_makes:
+            if slots is not None and slots.written(name):
+                if write.mode == "ignore":
+                    return
+                self._fail(
+                    InvalidInput(
+                        f"the script writes Parquet to output {name} in mode {write.mode} after other rows; use mode append or overwrite"
+                    )
+                )
             sink, key = self._job._sink(name)
             others = run(sink.find(key)) is None and any(run(sink.inventory()).effects)
             if others:
