@@ -214,7 +214,7 @@ REFUSED: list[tuple[Callable[[Engine], Statement], str]] = [
     ),
     (lambda engine: saved(engine, 1, mode="errorifexists", table=ORDERS), "and there is one already"),
     (lambda engine: engine.statement(1, table=f"{ORDERS}.branch_main"), "which names a branch or tag"),
-    (lambda engine: engine.statement(1, kind="MERGE", evolves=True), "changes the table's columns"),
+    (lambda engine: engine.statement(1, kind="MERGE", evolves="WITH SCHEMA EVOLUTION"), "changes the table's columns"),
     (
         lambda engine: engine.statement(1, table=MADE, call="writeTo"),
         "writes what no output declares: INSERT to lake.sales.made",

@@ -17,7 +17,7 @@ from harness import iceberg_tables
 from harness.granted import Granted, granted
 from harness.iceberg_engine import WAP, Engine, look
 from harness.iceberg_tables import NUMBERS, catalog, rows, sql_catalog
-from sparkonce.driver.branch import BranchBlock
+from sparkonce.driver.branch import MERGE_SCHEMA, BranchBlock
 from sparkonce.errors import Fenced, InvalidInput, OutputChanged, TableMoved
 from sparkonce.model.record import Verdict
 from sparkonce.model.spec import Expect
@@ -156,11 +156,15 @@ def test_what_is_not_for_the_branch_is_refused(tmp_path: Path, engine: Engine) -
             ({"table": f"{iceberg_tables.TABLE}.branch_main"}, "names a branch"),
             ({"call": "saveAsTable", "kind": "overwrite"}, "make the table anew"),
             ({"call": "save", "kind": "ignore"}, "make the table anew"),
-            ({"kind": "MERGE", "evolves": True}, "changes the table's columns"),
+            ({"kind": "MERGE", "evolves": "WITH SCHEMA EVOLUTION"}, "changes the table's columns"),
         ]
         for given, said in refused:
             with pytest.raises(InvalidInput, match=said):
                 block.statement(engine.statement(1, **given))
+        engine.set(MERGE_SCHEMA, "True")
+        with pytest.raises(InvalidInput, match=r"spark\.sql\.iceberg\.merge-schema, which changes"):
+            block.statement(engine.statement(1))
+        engine.unset(MERGE_SCHEMA)
         with iceberg_tables.table().transaction() as change:
             change.set_properties({"write.wap.enabled": "false"})
         with pytest.raises(OutputChanged, match=r"run it again, which sets the property"):

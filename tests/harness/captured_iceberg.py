@@ -270,6 +270,9 @@ def refusals(spark: SparkSession, folder: Path, *, warn: bool) -> tuple[dict[str
             .withSchemaEvolution()
             .merge()
         ),
+        "evolution by an option": lambda: (
+            one.selectExpr("*", "2 AS w").write.option("mergeSchema", True).insertInto(NAME)
+        ),
         "stream": lambda: stream.toTable(NAME),
         "thread": lambda: threaded(lambda: spark.sql(insert)),
         "several": lambda: spark.sql(f"FROM {NAME} INSERT INTO {NAME} SELECT * INSERT INTO lake.sales.other SELECT *"),

@@ -21,6 +21,7 @@ from harness.iceberg_rest import EXTENSIONS, lake_at
 from harness.iceberg_tables import catalog, rest_catalog
 from harness.native_spark import threaded
 from sparkonce.blocking import run
+from sparkonce.driver.statements import with_settings
 from sparkonce.errors import SparkonceError, TableMoved
 
 NAME = "lake.sales.orders"
@@ -81,7 +82,13 @@ def seen(spark: SparkSession, table: str) -> list[list[int]]:
 
 def block_of_each_kind(folder: Path, spark: SparkSession, facts: dict[str, Any]) -> None:
     one: Any = spark.range(50, 51).selectExpr("id", "1 AS v", "5 AS p").coalesce(1)
+    wide = one.selectExpr("*", "2 AS w")
     plain = f"INSERT INTO {NAME} VALUES (90, 9, 9)"
+
+    def with_setting(name: str) -> None:
+        with with_settings(spark, {name: "true"}):
+            spark.sql(plain)
+
     statements: list[Callable[[], object]] = [
         lambda: spark.sql(
             f"MERGE INTO {NAME} t USING (SELECT * FROM range(3, 5)) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = t.v + 1 "
@@ -124,6 +131,9 @@ def block_of_each_kind(folder: Path, spark: SparkSession, facts: dict[str, Any])
         "evolution": lambda: spark.sql(
             f"MERGE WITH SCHEMA EVOLUTION INTO {NAME} t USING (SELECT 1L AS id, 2 AS w) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
         ),
+        "evolution by an option": lambda: wide.writeTo("sales.orders").option("mergeSchema", "true").append(),
+        "evolution by another": lambda: wide.write.option("MERGE-SCHEMA", True).insertInto("sales.orders"),
+        "evolution by a setting": lambda: with_setting("spark.sql.iceberg.merge-schema"),
         "createOrReplace": lambda: one.writeTo("sales.orders").createOrReplace(),
         "saveAsTable": lambda: one.write.mode("overwrite").saveAsTable("sales.orders"),
         "save": lambda: one.write.format("iceberg").mode("ignore").save(NAME),

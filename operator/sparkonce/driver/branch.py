@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 BRANCH, ID = "spark.wap.branch", "spark.wap.id"
 """Settings of a session that direct Iceberg's writes."""
+MERGE_SCHEMA = "spark.sql.iceberg.merge-schema"
+"""One that lets them add columns, at once and for all branches."""
 SPARK_TABLE = "org.apache.iceberg.spark.source.SparkTable"
 
 
@@ -265,8 +267,14 @@ class BranchBlock(AttemptBlock):
             )
         if statement.call in ("save", "saveAsTable") and statement.kind not in _KEPT[statement.call]:
             self.refuse(f"{statement.call} in mode {statement.kind}, which would make the table anew")
-        if statement.evolves:
-            self.refuse("WITH SCHEMA EVOLUTION, which changes the table's columns before the block ends")
+        evolves = statement.evolves or self._evolved_by(statement.session)
+        if evolves:
+            self.refuse(f"{evolves}, which changes the table's columns before the block ends")
+
+    @staticmethod
+    def _evolved_by(session: SparkSession) -> str:
+        """The session's setting that lets every write add columns; empty: none does."""
+        return MERGE_SCHEMA if str(session.conf.get(MERGE_SCHEMA, "")).lower() == "true" else ""
 
     def _refused_by_spark(self, error: Exception, statement: Statement, opened: OpenBranch, head: int) -> bool:
         """Whether a statement that raised wrote nothing. head: of the branch before it."""

@@ -53,6 +53,7 @@ _WRITES = {
     "DeleteFromTable": "DELETE",
 }
 _EVOLVES = re.compile(r"\bWITH\s+SCHEMA\s+EVOLUTION\b", re.IGNORECASE)
+_EVOLUTION = "WITH SCHEMA EVOLUTION"
 _QUERIES = frozenset(
     "Project Filter Aggregate Sort GlobalLimit LocalLimit Limit Offset Distinct Union Except Intersect UnresolvedRelation "  # noqa: SIM905 - names
     "UnresolvedInlineTable LocalRelation UnresolvedHaving WithWindowDefinition SubqueryAlias OneRowRelation Join "
@@ -114,8 +115,8 @@ class Statement:
     """None: it is SQL."""
     call: str = "sql"
     """Python's name of the call; of writers their last method (`saveAsTable`)."""
-    evolves: bool = False
-    """Whether it is a MERGE that may add columns to the table."""
+    evolves: str = ""
+    """What lets it add columns to an Iceberg table, or change them, outside of any branch (`mergeSchema`); empty: nothing."""
 
     @property
     def by_path(self) -> bool:
@@ -364,7 +365,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
                         identify=described(self, table),
                         digest=_digest("sql", sqlQuery),
                         run=run,
-                        evolves=_EVOLVES.search(sqlQuery) is not None,
+                        evolves=_EVOLUTION if _EVOLVES.search(sqlQuery) else "",
                     )
                 )
 
@@ -394,7 +395,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
             if (own := _own_option(options)) is not None:
                 return block.refuse(own, run, target=Target(session=self._spark, table=table))
             write = FrameWrite(frame=self._df, format="", mode=original.__name__, options=tuple(options))
-            return block.statement(_statement(self._spark, write, table, run, call="writeTo"))
+            return block.statement(_statement(self._spark, write, table, run, call="writeTo", options=options))
 
         return wrapped
 
@@ -421,7 +422,7 @@ def _of_spark(block: TakesCalls) -> list[Hook]:
                     digest=digest,
                     run=run,
                     call="mergeInto",
-                    evolves=bool(self._jwriter.schemaEvolutionEnabled()),
+                    evolves=_EVOLUTION if self._jwriter.schemaEvolutionEnabled() else "",
                 )
             )
 
@@ -516,7 +517,8 @@ def take_write(
         append=call.append,
         **made,
     )
-    statement = _statement(writer._spark, write, named_so, call.run, call=call.name)  # noqa: SLF001 - see above
+    spark = writer._spark  # noqa: SLF001 - see above
+    statement = _statement(spark, write, named_so, call.run, call=call.name, options=options)
     return block.statement(statement) if by_table else block.elsewhere(statement)
 
 
@@ -556,7 +558,16 @@ def _named(options: Any) -> dict[str, str]:
     return {str(each._1()).lower(): str(each._2()) for each in pairs}  # noqa: SLF001 - pairs of Scala's
 
 
-def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callable[[], Any], *, call: str) -> Statement:
+def _statement(
+    session: SparkSession,
+    write: FrameWrite,
+    table: str,
+    run: Callable[[], Any],
+    *,
+    call: str,
+    options: Mapping[str, str],
+) -> Statement:
+    evolves = any(options.get(name, "").lower() == "true" for name in ("mergeschema", "merge-schema"))
     return Statement(
         session=session,
         kind=write.mode,
@@ -566,6 +577,7 @@ def _statement(session: SparkSession, write: FrameWrite, table: str, run: Callab
         run=run,
         write=write,
         call=call,
+        evolves="mergeSchema" if evolves else "",
     )
 
 

@@ -269,6 +269,7 @@ def test_what_would_escape_the_branch_is_refused(iceberg: dict[str, Any], beside
         "main by its name and a writer": "a write with its own branch, which sends it elsewhere",
         "evolution": "changes the table's columns",
         "evolution by a writer": "changes the table's columns",
+        "evolution by an option": "mergeSchema, which changes the table's columns",
         "drop": "output orders takes INSERT",
         "odd table": "with bucket(4, id)",
         "order": "output orders takes INSERT",
