@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
+import sparkonce
 from harness import effort
 from harness.arrow_stage import table_of
 from harness.slots import committing
@@ -18,7 +19,7 @@ from sparkonce.blocking import run
 from sparkonce.errors import OutputCorrupt
 from sparkonce.model.spec import OnRerun
 from sparkonce.sink.objects.local import FolderObjects
-from sparkonce.sink.objects.protocol import StoreObjects, TableObjects
+from sparkonce.sink.objects.protocol import Listed, StoreObjects, TableObjects
 from sparkonce.sink.protocol import SinkKey, Slot, SlotState
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.sink import SlotLogSink
@@ -315,6 +316,25 @@ def test_missing_files(sink: SlotLogSink, key: SinkKey, table: Path) -> None:
     assert run(missing_files(objects, [slot])) == [slot.files[0].path]
     (table / slot.files[1].path).write_bytes(b"")
     assert run(missing_files(objects, [slot])) == [file.path for file in slot.files]
+
+
+def test_the_files_of_many_writes_are_looked_for_by_one_listing(
+    sink: SlotLogSink, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store has a request for each listing: it is not one for each write."""
+    for number in range(20):
+        key = SinkKey(key_hash=f"a{number}", output="orders", generation=1)
+        run(sink.commit(key, sink.stage(table_of(number), key, 1, fingerprint="f")))
+    listed: list[str] = []
+    original = FolderObjects.list
+
+    async def listing(self: FolderObjects, prefix: str) -> tuple[Listed, ...]:
+        listed.append(prefix)
+        return await original(self, prefix)
+
+    monkeypatch.setattr(FolderObjects, "list", listing)
+    assert len(sparkonce.files(table)) == 40
+    assert listed == [layout.SLOTS, layout.DATA]
 
 
 def test_a_snapshot_holds_whole_slots_and_names(objects: TableObjects, key: SinkKey) -> None:

@@ -34,7 +34,7 @@ from sparkonce.sink.objects.protocol import TableObjects
 from sparkonce.sink.protocol import DataFile, Slot
 from sparkonce.sink.slotlog import layout
 from sparkonce.sink.slotlog.latest import last_of, order_columns, refuse_unordered
-from sparkonce.sink.slotlog.snapshot import Table, missing_of
+from sparkonce.sink.slotlog.snapshot import Table, missing_of, seen_in
 from sparkonce.sink.slotlog.visibility import Shown, path_of
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ def _complete(table: Table, batches: str | None = None) -> tuple[TableObjects, S
     where = objects.where("").rstrip("/").removeprefix("file://")
     missing: list[str] = []
     for _ in range(2):  # files of a lane that was trimmed meanwhile are gone, and readers do not need them any more
-        seen = _asked(table.seen(), batches, where=where)
-        missing = blocking.run(missing_of(objects, (file for _, found in seen for file in found)))
+        now = table.now()
+        seen = _asked(blocking.run(seen_in(objects, now)), batches, where=where)
+        asked = [file for _, found in seen for file in found]
+        missing = blocking.run(missing_of(objects, asked, writes=len(now.committed)))
         if not missing:
             return objects, seen
     raise FilesMissing(

@@ -195,10 +195,18 @@ async def seen_in(objects: TableObjects, table: Decided) -> Shown:
         OutputCorrupt: a slot's list of files is missing or changed.
     """
     hiding, slots = Hiding.of(table.committed, table.extents), table.visible
-    with ThreadPoolExecutor(SLOT_THREADS) as pool:
-        files = pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots)
-        found = [(slot, hiding.shown(slot, each)) for slot, each in zip(slots, files, strict=True)]
+    files = _files_by_slot(objects, slots)
+    found = [(slot, hiding.shown(slot, each)) for slot, each in zip(slots, files, strict=True)]
     return [(slot, each) for slot, each in found if each is not None]
+
+
+def _files_by_slot(objects: TableObjects, slots: Iterable[Slot]) -> list[tuple[DataFile, ...]]:
+    """The files of each of the slots. Errors as `files_of`."""
+    given = list(slots)
+    listed = [slot for slot in given if slot.listing is not None]
+    with ThreadPoolExecutor(SLOT_THREADS) as pool:
+        read = pool.map(lambda slot: blocking.run(files_of(objects, slot)), listed)
+        return [slot.files if slot.listing is None else next(read) for slot in given]
 
 
 async def overwritten(objects: TableObjects, table: Decided, slots: Iterable[Slot]) -> Probed | None:
@@ -293,8 +301,7 @@ async def missing_files(objects: TableObjects, slots: Iterable[Slot], *, writes:
     Raises:
         OutputCorrupt: a slot's list of files is missing or changed.
     """
-    with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        listings = list(pool.map(lambda slot: blocking.run(files_of(objects, slot)), slots))
+    listings = _files_by_slot(objects, slots)
     return await missing_of(objects, (file for files in listings for file in files), writes=writes)
 
 
@@ -386,11 +393,11 @@ class Table:
             return FolderObjects(self.place.absolute())
         return objects_at(self.place, base=str(Path.cwd()), field="path")
 
-    def seen(self) -> Shown:
-        """The visible slots with the files that readers see.
+    def now(self) -> Decided:
+        """The decided slots, without those of `without`, and the staged one.
 
         Raises:
-            SparkonceError: as for `decided` and `seen_in`.
+            SparkonceError: as for `decided` and `with_staged`.
         """
         objects = self.objects
         table = blocking.run(decided(objects))
@@ -399,7 +406,15 @@ class Table:
             table = replace(table, committed=tuple(others))
         if self.staged is not None:
             table = blocking.run(with_staged(objects, table, self.staged))
-        return blocking.run(seen_in(objects, table))
+        return table
+
+    def seen(self) -> Shown:
+        """The visible slots with the files that readers see.
+
+        Raises:
+            SparkonceError: as for `decided` and `seen_in`.
+        """
+        return blocking.run(seen_in(self.objects, self.now()))
 
     def slots(self) -> list[Slot]:
         """The visible slots. Errors as `seen`."""
