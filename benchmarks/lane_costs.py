@@ -4,14 +4,18 @@
 writes each table into a file of its own, flushed to disk. *commit*: an append of one row that waits for its place, one at a time; raw: the
 same file and a slot of as many bytes by the same store. *acquire*: a writer is opened behind PLACES places, which are laid down as files
 beforehand; nothing to compare. *read*: all rows by pyarrow, with the files that `sparkonce.files` names; raw: the same files, named
-beforehand.
+beforehand. *after a day*: the last commits of DAY appends of one row, raw: the first ones. *memory*: what a writer with its default buffer
+adds to its process's memory when its store does not answer any more, and rows are appended until there is no room.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,8 +28,9 @@ from pyarrow import parquet
 
 import sparkonce
 from sparkonce.blocking import run
+from sparkonce.errors import BufferFull
 from sparkonce.lanes.protocol import AppendKind, RowBatch
-from sparkonce.lanes.sender import WriterOptions
+from sparkonce.lanes.sender import BUFFER_MEMORY, WriterOptions
 from sparkonce.lanes.table_log import TableLog
 from sparkonce.lanes.writer import Writer
 from sparkonce.sink.objects.local import FolderObjects
@@ -34,7 +39,10 @@ BATCH = 10_000
 """Rows of one table: about 2 MB."""
 COMMITS = 20
 """Appends of one row in a pair."""
+DAY = 17_280
+"""Places of a day: one every five seconds, which is a writer's linger."""
 OURS, RAW = "a lane", "raw"
+MIB = 1 << 20
 Spent = Mapping[str, Mapping[str, Cost]]
 """By what was done, and by OURS or RAW."""
 
@@ -49,6 +57,7 @@ class LaneCosts:
     rows: int = 500_000
     places: int = 100_000
     read_places: int = 10_000
+    day: int = DAY
 
     def measure(self) -> list[Row]:
         """Raises WrongEffect if a row is missing in the end."""
@@ -58,6 +67,8 @@ class LaneCosts:
         )
         acquired = self._acquired()
         reads = self._reads()
+        first, last = self._commits_of_a_day()
+        memory = [_stuck_apart(self.scratch / f"stuck-{pair}") for pair in range(self.pairs)]
         costs = in_pairs(
             "lanes",
             self.pairs,
@@ -78,6 +89,19 @@ class LaneCosts:
                 ours=[ours for ours, _ in reads],
                 raw=[raw for _, raw in reads],
                 goal=Goal(1.1, "<= 1.1x"),
+            ),
+            Row(
+                what=f"lanes: commit of one row after {self.day:,} places",
+                unit="ms",
+                ours=last,
+                raw=first,
+                goal=Goal(1.1, "<= 1.1x"),
+            ),
+            Row(
+                what="lanes: memory beside a store that is stuck",
+                unit="MiB",
+                ours=memory,
+                goal=Goal(BUFFER_MEMORY / MIB + 64, "<= the buffer and 64 MiB", absolute=True),
             ),
         ]
 
@@ -145,6 +169,20 @@ class LaneCosts:
                 raise WrongEffect(f"of {self.places} places the writer saw {owner.last}")
         return times
 
+    def _commits_of_a_day(self) -> tuple[list[float], list[float]]:
+        """Milliseconds of a commit, as the medians of as many slices as there are pairs: of the first ones, and of the last ones."""
+        log = TableLog(FolderObjects(self.scratch / "day"), "bench")
+        writer = Writer(log, WriterOptions(linger=0.0))
+        times = []
+        for number in range(self.day):
+            began = perf_counter()
+            writer.append({"n": number}, position=number).result()
+            times.append(1000 * (perf_counter() - began))
+        writer.close()
+        size = min(100, self.day // (2 * self.pairs))
+        slices = [median(times[at : at + size]) for at in range(0, self.day - size + 1, size)]
+        return slices[: self.pairs], slices[-self.pairs :]
+
     def _reads(self) -> list[tuple[float, float]]:
         """Milliseconds of each read of all rows: by the names in the table, and by names that are known."""
         folder = self.scratch / "read"
@@ -183,7 +221,13 @@ class LaneCosts:
         return times
 
     def dump(self) -> dict[str, Any]:
-        return {"rows": self.rows, "places": self.places, "readPlaces": self.read_places, "commitsPerPair": COMMITS}
+        return {
+            "rows": self.rows,
+            "places": self.places,
+            "readPlaces": self.read_places,
+            "commitsPerPair": COMMITS,
+            "day": self.day,
+        }
 
 
 def in_pairs(
@@ -231,6 +275,46 @@ def laid(objects: FolderObjects, places: int) -> None:
         place = log.next_place([RowBatch(b"", 0, "")], first=number, position=number)
         if log.commit(place).kind is not AppendKind.APPENDED:
             raise WrongEffect(f"place {number} was refused")
+
+
+class _StuckObjects(FolderObjects):
+    """A folder that answers no create until `answers` is set."""
+
+    answers = threading.Event()
+
+    async def create(self, path: str, data: bytes) -> bool:
+        self.answers.wait()
+        return await super().create(path, data)
+
+
+def _stuck(folder: Path) -> float:
+    """MiB by which the memory of this process grows while rows are appended until a writer has no room, and its store does not answer."""
+    objects = _StuckObjects(folder)
+    objects.answers.set()
+    writer = Writer(TableLog(objects, "bench"), WriterOptions(max_block=1.0))
+    writer.append(_rows(BATCH)).result()
+    objects.answers.clear()
+    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins anew
+    before = _memory("VmRSS")
+    with suppress(BufferFull):
+        while True:
+            writer.append(_rows(BATCH))  # rows of its own, as those of a source are
+    grown = _memory("VmHWM") - before
+    objects.answers.set()
+    writer.close()
+    return grown
+
+
+def _stuck_apart(folder: Path) -> float:
+    """`_stuck` in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_stuck, (folder,))
+
+
+def _memory(name: str) -> float:
+    """A figure of `/proc/self/status`, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def _rows(count: int) -> pa.Table:

@@ -148,9 +148,13 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
     if name in HTTP:
         return http_part(name, scratch, asked)
     if name == "lanes":
-        from lane_costs import LaneCosts
+        from lane_costs import DAY, LaneCosts
 
-        lengths = {"places": asked.places, "read_places": max(10, asked.places // 10)}
+        lengths = {
+            "places": asked.places,
+            "read_places": max(10, asked.places // 10),
+            "day": max(100, asked.places * DAY // 100_000),
+        }
         return LaneCosts(scratch, asked.pairs, say, rows=max(10_000, asked.rows // 20), **lengths)
     if name == "lanes-kafka":
         from lane_kafka import LaneKafka
