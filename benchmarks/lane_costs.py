@@ -4,8 +4,8 @@
 writes each table into a file of its own, flushed to disk. *commit*: an append of one row that waits for its place, one at a time; raw: the
 same file and a slot of as many bytes by the same store. *acquire*: a writer is opened behind PLACES places, which are laid down as files
 beforehand; nothing to compare. *read*: all rows by pyarrow, with the files that `sparkonce.files` names; raw: the same files, named
-beforehand. *after a day*: the last commits of DAY appends of one row, raw: the first ones. *memory*: what a writer with its default buffer
-adds to its process's memory when its store does not answer any more, and rows are appended until there is no room.
+beforehand. *behind a day*: a commit by a writer that has made DAY of them; raw: by one that has begun. *memory*: what a writer with its
+default buffer adds to its process's memory when its store does not answer any more, and rows are appended until there is no room.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class LaneCosts:
         self.say(
             f"lanes: {self.pairs} pairs and one to warm up, {self.rows} rows of {table.nbytes // BATCH} bytes each"
         )
-        acquired = self._acquired()
-        reads = self._reads()
-        first, last = self._commits_of_a_day()
-        memory = [_stuck_apart(self.scratch / f"stuck-{pair}") for pair in range(self.pairs)]
         costs = in_pairs(
             "lanes",
             self.pairs,
             self.say,
             lambda pair: {"rows": self._written(pair, table), "commit": self._committed(pair)},
         )
+        acquired = self._acquired()
+        reads = self._reads()
+        commits = self._commits_of_a_day()
+        memory = [_stuck_apart(self.scratch / f"stuck-{pair}") for pair in range(self.pairs)]
         return [
             *rows_and_commits("lanes", costs, goal=Goal(1.25, "<= 1.25x")),
             Row(
@@ -91,10 +91,10 @@ class LaneCosts:
                 goal=Goal(1.1, "<= 1.1x"),
             ),
             Row(
-                what=f"lanes: commit of one row after {self.day:,} places",
+                what=f"lanes: commit behind {self.day:,} places",
                 unit="ms",
-                ours=last,
-                raw=first,
+                ours=[old for old, _ in commits],
+                raw=[new for _, new in commits],
                 goal=Goal(1.1, "<= 1.1x"),
             ),
             Row(
@@ -169,19 +169,25 @@ class LaneCosts:
                 raise WrongEffect(f"of {self.places} places the writer saw {owner.last}")
         return times
 
-    def _commits_of_a_day(self) -> tuple[list[float], list[float]]:
-        """Milliseconds of a commit, as the medians of as many slices as there are pairs: of the first ones, and of the last ones."""
-        log = TableLog(FolderObjects(self.scratch / "day"), "bench")
-        writer = Writer(log, WriterOptions(linger=0.0))
-        times = []
+    def _commits_of_a_day(self) -> list[tuple[float, float]]:
+        """Milliseconds of a commit by a writer that has written the places of a day, and by one that has begun; medians of COMMITS."""
+        writers = {
+            name: Writer(TableLog(FolderObjects(self.scratch / f"day-{name}"), "bench"), WriterOptions(linger=0.0))
+            for name in (OURS, RAW)
+        }
         for number in range(self.day):
-            began = perf_counter()
-            writer.append({"n": number}, position=number).result()
-            times.append(1000 * (perf_counter() - began))
-        writer.close()
-        size = min(100, self.day // (2 * self.pairs))
-        slices = [median(times[at : at + size]) for at in range(0, self.day - size + 1, size)]
-        return slices[: self.pairs], slices[-self.pairs :]
+            writers[OURS].append({"n": number}, position=number).result()
+        times = []
+        for _ in range(self.pairs):
+            walls: dict[str, list[float]] = {OURS: [], RAW: []}
+            for number, name in interleaved((OURS, RAW), COMMITS, warm_up=False):
+                began = perf_counter()
+                writers[name].append({"n": number}, position=number).result()
+                walls[name].append(1000 * (perf_counter() - began))
+            times.append((median(walls[OURS]), median(walls[RAW])))
+        for writer in writers.values():
+            writer.close()
+        return times
 
     def _reads(self) -> list[tuple[float, float]]:
         """Milliseconds of each read of all rows: by the names in the table, and by names that are known."""
