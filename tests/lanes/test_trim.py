@@ -159,7 +159,7 @@ def test_a_reader_that_comes_in_between_reads_what_is_left(table: Path, monkeypa
     still an error."""
     looks = []
 
-    def seen_before(each: Table) -> Any:
+    def now_before(each: Table) -> Any:
         looks.append(each)
         found = listed(each)
         if len(looks) == 1:
@@ -167,8 +167,8 @@ def test_a_reader_that_comes_in_between_reads_what_is_left(table: Path, monkeypa
             log_of(table).remove_trimmed()
         return found
 
-    listed = Table.seen
-    monkeypatch.setattr(Table, "seen", seen_before)
+    listed = Table.now
+    monkeypatch.setattr(Table, "now", now_before)
     assert len(sparkonce.files(table)) == 9
     next(table.rglob("*.parquet")).unlink()
     with pytest.raises(FilesMissing, match=r"1 committed file\(s\) of \S+ are missing"):
