@@ -27,6 +27,8 @@ SOON = 60.0
 POINT = "store.etcd.reserve.before"
 LONG_TTL = 30
 """Seconds of a lease that outlives a lost reply."""
+SHORT_TTL = 10
+"""Of one that does not, and lives when the request is sent, a second after the last answer."""
 
 
 @pytest.fixture
@@ -85,6 +87,7 @@ def test_a_reserve_whose_reply_is_lost_is_driven(fleet: Fleet, kubeflow: FakeKub
 def test_a_reserve_whose_owner_lost_its_lease_is_released(fleet: Fleet, kubeflow: FakeKubeflow) -> None:
     """etcd has applied it, but the reply and the lease are lost: the claim ends with the lease, the key is taken over under the next one,
     and the attempt that was granted first runs."""
+    fleet.lease_seconds = SHORT_TTL
     with in_front_of(fleet.etcd.one.address) as line:
         fleet.ledger = f"etcd://{line.address}"
         slow_to_reserve(fleet)
