@@ -179,13 +179,7 @@ class Kubelet:
 
     async def _delete(self, pod: Json) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
-        while True:  # a conflict says that the pod is gone only if it is about its UID
-            code, answer = await self._insist(
-                "DELETE", path_of(PODS, self._namespace, pod["metadata"]["name"]), options
-            )
-            if code != 409 or "UID in precondition" in str(answer.get("message")):
-                return
-            await asyncio.sleep(PAUSE)
+        await self._insist("DELETE", path_of(PODS, self._namespace, pod["metadata"]["name"]), options)
 
     async def _insist(self, method: str, path: str, body: Mapping[str, Any]) -> tuple[int, Json]:
         """Repeats a request until it is answered; 404 and 409 count as answers, since the pod is gone."""
