@@ -5,7 +5,7 @@ writes each table into a file of its own, flushed to disk. *commit*: an append o
 same file and a slot of as many bytes by the same store. *acquire*: a writer is opened behind PLACES places, which are laid down as files
 beforehand; nothing to compare. *read*: all rows by pyarrow, with the files that `sparkonce.files` names; raw: the same files, named
 beforehand. *behind a day*: a commit by a writer that has made DAY of them; raw: by one that has begun. *memory*: what a writer with its
-default buffer adds to its process's memory when its store does not answer any more, and rows are appended until there is no room.
+default buffer adds to its process's memory when its store no longer answers, and rows are appended until there is no room.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from measure import Cost, Goal, Row, WrongEffect, interleaved
 from pyarrow import parquet
 
 import sparkonce
+from machine import resident
 from sparkonce.blocking import run
 from sparkonce.errors import BufferFull
 from sparkonce.lanes.protocol import AppendKind, RowBatch
@@ -42,7 +43,6 @@ COMMITS = 20
 DAY = 17_280
 """Places of a day: one every five seconds, which is a writer's linger."""
 OURS, RAW = "a lane", "raw"
-MIB = 1 << 20
 Spent = Mapping[str, Mapping[str, Cost]]
 """By what was done, and by OURS or RAW."""
 
@@ -93,15 +93,15 @@ class LaneCosts:
             Row(
                 what=f"lanes: commit behind {self.day:,} places",
                 unit="ms",
-                ours=[old for old, _ in commits],
-                raw=[new for _, new in commits],
+                ours=[each[OURS].wall for each in commits],
+                raw=[each[RAW].wall for each in commits],
                 goal=Goal(1.1, "<= 1.1x"),
             ),
             Row(
                 what="lanes: memory beside a store that is stuck",
                 unit="MiB",
                 ours=memory,
-                goal=Goal(BUFFER_MEMORY / MIB + 64, "<= the buffer and 64 MiB", absolute=True),
+                goal=Goal(BUFFER_MEMORY / 2**20 + 64, "<= the buffer and 64 MiB", absolute=True),
             ),
         ]
 
@@ -140,20 +140,15 @@ class LaneCosts:
         first = max(folder.glob("_data/*/*/*.parquet"))
         slot = max(folder.glob("_idem/*-b1/*.json"))
         data, body = first.read_bytes(), slot.read_bytes()
-        walls: dict[str, list[float]] = {OURS: [], RAW: []}
-        cpus: dict[str, list[float]] = {OURS: [], RAW: []}
-        for number, name in interleaved((OURS, RAW), COMMITS, warm_up=False):
-            wall, cpu = perf_counter(), process_time()
-            if name == OURS:
-                writer.append({"n": number}, position=number).result()
-            else:
-                unique = secrets.token_hex(8)
-                run(objects.create(f"raw/{unique}/1-{unique}/0.parquet", data))
-                run(objects.create(f"raw-slots/{unique}/1.json", body))
-            walls[name].append(1000 * (perf_counter() - wall))
-            cpus[name].append(1000 * (process_time() - cpu))
+
+        def created(_: int) -> None:
+            unique = secrets.token_hex(8)
+            run(objects.create(f"raw/{unique}/1-{unique}/0.parquet", data))
+            run(objects.create(f"raw-slots/{unique}/1.json", body))
+
+        spent = in_turn({OURS: _appending(writer), RAW: created})
         writer.close()
-        return {name: Cost(median(walls[name]), median(cpus[name])) for name in (OURS, RAW)}
+        return spent
 
     def _acquired(self) -> list[float]:
         """Milliseconds of each acquisition behind many places."""
@@ -169,25 +164,19 @@ class LaneCosts:
                 raise WrongEffect(f"of {self.places} places the writer saw {owner.last}")
         return times
 
-    def _commits_of_a_day(self) -> list[tuple[float, float]]:
-        """Milliseconds of a commit by a writer that has written the places of a day, and by one that has begun; medians of COMMITS."""
+    def _commits_of_a_day(self) -> list[dict[str, Cost]]:
+        """A commit by a writer that has written the places of a day, and by one that has begun; medians of COMMITS."""
         writers = {
             name: Writer(TableLog(FolderObjects(self.scratch / f"day-{name}"), "bench"), WriterOptions(linger=0.0))
             for name in (OURS, RAW)
         }
+        works = {name: _appending(writer) for name, writer in writers.items()}
         for number in range(self.day):
-            writers[OURS].append({"n": number}, position=number).result()
-        times = []
-        for _ in range(self.pairs):
-            walls: dict[str, list[float]] = {OURS: [], RAW: []}
-            for number, name in interleaved((OURS, RAW), COMMITS, warm_up=False):
-                began = perf_counter()
-                writers[name].append({"n": number}, position=number).result()
-                walls[name].append(1000 * (perf_counter() - began))
-            times.append((median(walls[OURS]), median(walls[RAW])))
+            works[OURS](number)
+        spent = [in_turn(works) for _ in range(self.pairs)]
         for writer in writers.values():
             writer.close()
-        return times
+        return spent
 
     def _reads(self) -> list[tuple[float, float]]:
         """Milliseconds of each read of all rows: by the names in the table, and by names that are known."""
@@ -273,6 +262,23 @@ def rows_and_commits(part: str, costs: Mapping[str, Mapping[str, list[Cost]]], *
     ]
 
 
+def _appending(writer: Writer) -> Callable[[int], object]:
+    """Appends one row, and waits for its place."""
+    return lambda number: writer.append({"n": number}, position=number).result()
+
+
+def in_turn(works: Mapping[str, Callable[[int], object]], *, warm_up: bool = False) -> dict[str, Cost]:
+    """What OURS and RAW cost, COMMITS times each in turn, or once more with `warm_up`; medians. Each work is called with its number."""
+    walls: dict[str, list[float]] = {OURS: [], RAW: []}
+    cpus: dict[str, list[float]] = {OURS: [], RAW: []}
+    for number, name in interleaved((OURS, RAW), COMMITS, warm_up=warm_up):
+        wall, cpu = perf_counter(), process_time()
+        works[name](number)
+        walls[name].append(1000 * (perf_counter() - wall))
+        cpus[name].append(1000 * (process_time() - cpu))
+    return {name: Cost(median(walls[name]), median(cpus[name])) for name in (OURS, RAW)}
+
+
 def laid(objects: FolderObjects, places: int) -> None:
     """Writes a lane of as many places, each with one batch without rows."""
     log = TableLog(objects, "bench")
@@ -301,11 +307,11 @@ def _stuck(folder: Path) -> float:
     writer.append(_rows(BATCH)).result()
     objects.answers.clear()
     Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins anew
-    before = _memory("VmRSS")
+    before = resident(os.getpid())
     with suppress(BufferFull):
         while True:
             writer.append(_rows(BATCH))  # rows of its own, as those of a source are
-    grown = _memory("VmHWM") - before
+    grown = resident(os.getpid(), peak=True) - before
     objects.answers.set()
     writer.close()
     return grown
@@ -315,12 +321,6 @@ def _stuck_apart(folder: Path) -> float:
     """`_stuck` in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_stuck, (folder,))
-
-
-def _memory(name: str) -> float:
-    """A figure of `/proc/self/status`, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def _rows(count: int) -> pa.Table:

@@ -11,13 +11,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from lane_costs import COMMITS, OURS, RAW, in_pairs, rows_and_commits
-from measure import Cost, Goal, Row, WrongEffect, interleaved
+from lane_costs import COMMITS, OURS, RAW, in_pairs, in_turn, rows_and_commits
+from measure import Cost, Goal, Row, WrongEffect
 
 import sparkonce
 from harness.kafka import Cluster, cluster
@@ -95,22 +94,20 @@ class LaneKafka:
         producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic})
         producer.init_transactions(WAIT)
         body = json.dumps({"n": 0}).encode()
-        walls: dict[str, list[float]] = {OURS: [], RAW: []}
-        cpus: dict[str, list[float]] = {OURS: [], RAW: []}
-        for number, name in interleaved((OURS, RAW), COMMITS, warm_up=True):
-            wall, cpu = perf_counter(), process_time()
-            if name == OURS:
-                writer.append({"n": number}, position=number).result(WAIT)
-            else:
-                producer.begin_transaction()
-                producer.produce(topic, body, partition=0)
-                producer.flush(WAIT)
-                producer.send_offsets_to_transaction([TopicPartition(topic, 0, number + 1)], group, WAIT)
-                producer.commit_transaction(WAIT)
-            walls[name].append(1000 * (perf_counter() - wall))
-            cpus[name].append(1000 * (process_time() - cpu))
+
+        def committed(number: int) -> None:
+            producer.begin_transaction()
+            producer.produce(topic, body, partition=0)
+            producer.flush(WAIT)
+            producer.send_offsets_to_transaction([TopicPartition(topic, 0, number + 1)], group, WAIT)
+            producer.commit_transaction(WAIT)
+
+        def appended(number: int) -> None:
+            writer.append({"n": number}, position=number).result(WAIT)
+
+        spent = in_turn({OURS: appended, RAW: committed}, warm_up=True)
         writer.close()
-        return {name: Cost(median(walls[name]), median(cpus[name])) for name in (OURS, RAW)}
+        return spent
 
     def dump(self) -> dict[str, Any]:
         return {"rows": self.rows, "rowsPerAppend": APPEND, "commitsPerPair": COMMITS}

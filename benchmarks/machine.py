@@ -1,4 +1,4 @@
-"""Measures the CPU used meanwhile by the benchmark and by other programs, from /proc, and describes the disk. Linux only.
+"""Measures the CPU used meanwhile by the benchmark and by other programs, and memory, from /proc; describes the disk. Linux only.
 
 Our CPU is utime + stime of this process and all of its descendants (the JVM, Python workers, commands), including their ended children.
 `resource.getrusage` was not taken: it counts children only after they have ended, and the JVM keeps running. Work that the kernel does
@@ -90,6 +90,13 @@ def _machine() -> tuple[float, float]:
     """Busy and stolen CPU seconds of the whole machine since it started."""
     user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq) / _TICK, steal / _TICK
+
+
+def resident(pid: int, *, peak: bool = False) -> float:
+    """Resident memory of a process in MiB, now or at its peak."""
+    name = "VmHWM:" if peak else "VmRSS:"
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
 def cores() -> int:

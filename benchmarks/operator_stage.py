@@ -26,6 +26,7 @@ from harness.eventually import assert_eventually
 from harness.kubeflow.process import kubeflow_process
 from harness.kubeflow.script import Script
 from harness.operators import OperatorProcess
+from machine import resident
 from sparkonce.launch.kubernetes import NAMESPACES
 
 HERE = Path(__file__).resolve().parent
@@ -73,9 +74,8 @@ class Stage:
         return float(re.search(rf"^sparkonce_{name} (\S+)$", self.operator.metrics(), re.MULTILINE)[1])  # type: ignore[index]
 
     def resident(self, *, peak: bool = False) -> float:
-        """Resident memory of the operator in megabytes, now or at its peak."""
-        status = Path(f"/proc/{self.operator.pid}/status").read_text()
-        return int(re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+        """Resident memory of the operator in MiB, now or at its peak."""
+        return resident(self.operator.pid, peak=peak)
 
     def jobs(self, number: int, *, namespace: str | None = None, ends: bool = True) -> Mapping[str, Any]:
         """Creates jobs with a client process; returns its report once all have ended, or were created."""
