@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USE = "986c163e280c6ee430495e8353fa8055271955e2"
+IN_USE = "82e61acff91effae887fc21b2b933dbc20b36530"
 """The newest commit of the main branch that others may run. A series of commits that lands together moves it once, at its beginning: the
 commit before the last would be one of the series itself, which no one runs."""
 
