@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from command import Commands
 from formats import Formats
 from measure import LEAST_PAIRS, Row, Verdict, WrongEffect
 from output import Output
@@ -40,6 +41,7 @@ PARTS = (
     "output",
     "formats",
     "statements",
+    "command",
     "reserve",
     "replay",
     "etcd",
@@ -76,7 +78,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--rows",
         type=_number,
         default=10_000_000,
-        help="of the output part (10,000,000); formats writes a twentieth and two fifths, statements two fifths",
+        help="of the output part (10,000,000); formats writes a twentieth and two fifths, statements and command two fifths",
     )
     parser.add_argument(
         "--pairs", type=_number, default=10, help=f"counted ones (10); below {LEAST_PAIRS} nothing is met"
@@ -143,6 +145,8 @@ def part(name: str, scratch: Path, asked: argparse.Namespace) -> Part:
 
         jars = ",".join(map(str, resolved()))
         return Statements(scratch, max(2, asked.rows * 2 // 5), asked.pairs, jars, say)
+    if name == "command":
+        return Commands(scratch, max(2, asked.rows * 2 // 5), asked.pairs, say)
     if name in ("reserve", "replay"):
         return Reserve(scratch, asked.pairs, say) if name == "reserve" else Replay(scratch, asked.pairs, say)
     if name in HTTP:

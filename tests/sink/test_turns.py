@@ -58,6 +58,8 @@ class Key:
     staged: list[tuple[Slot, Rows]] = field(default_factory=list)
     """Of all attempts, those of zombies, too."""
     committed: Rows | None = None
+    by: int = 0
+    """Token of the write that is committed."""
     skipped: bool = False
     before: Rows = frozenset()
     """Rows of the generation before."""
@@ -211,6 +213,11 @@ class Turns:
 
     def _answered(self, key: Key, slot: Slot, rows: Rows, answer: Any) -> None:
         if key.committed is not None:
+            if slot.token < key.by and not isinstance(self.lake, DeltaLake):
+                self._require(
+                    isinstance(answer, FencedOff), "a later attempt is committed, and it was told something else"
+                )
+                return
             self._require(
                 isinstance(answer, Committed | AlreadyCommitted), "it is committed, and was told something else"
             )
@@ -231,7 +238,7 @@ class Turns:
             self._require(isinstance(answer, Stuck), "rows of its last generation are gone, and it was committed")
             return
         self._require(isinstance(answer, Committed), "nothing stands against it, and it is not committed")
-        key.committed, key.skipped = rows, key.skipped or slot.skipped is not None
+        key.committed, key.by, key.skipped = rows, slot.token, key.skipped or slot.skipped is not None
         self.seen["skipped"] += key.skipped
         self._require((answer.slot.skipped is not None) == key.skipped, "skipped, or late and not skipped")
         self.rows = (self.rows - replaced) | rows
