@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 import yaml
-from measure import Goal, Row, WrongEffect, measured
+from measure import Goal, Row, WrongEffect, by_cpu, measured
 
 from attempt import OUTPUT
 from machine import Used, metered
@@ -49,13 +49,7 @@ class Commands:
         self.runs = measured(
             {each: partial(self._one, each) for each in (PLAIN, RUN, CAPTURED)}, self.pairs, self._told
         )
-        found: list[Row] = []
-        for name in (RUN, CAPTURED):
-            ours, raw = self.runs[name], self.runs[PLAIN]
-            what = f"command: {name}"
-            found.append(Row(what=what, unit="CPU s", ours=[a.cpu for a in ours], raw=[b.cpu for b in raw], goal=LIMIT))
-            found.append(Row(what=what, unit="s", ours=[a.wall for a in ours], raw=[b.wall for b in raw]))
-        return found
+        return by_cpu("command", self.runs, raw=PLAIN, goal=LIMIT)
 
     def dump(self) -> dict[str, Any]:
         return {"rows": self.rows, "runs": {name: [used.dump() for used in each] for name, each in self.runs.items()}}

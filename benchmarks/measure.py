@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import comb
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -99,6 +99,27 @@ class Row:
             "verdict": self.verdict,
             "samples": {"ours": list(self.ours), "raw": list(self.raw), "ratios": self.ratios},
         }
+
+
+class Timed(Protocol):
+    """What one run took, in seconds."""
+
+    @property
+    def wall(self) -> float: ...
+
+    @property
+    def cpu(self) -> float: ...
+
+
+def by_cpu(part: str, runs: Mapping[str, Sequence[Timed]], *, raw: str, goal: Goal) -> list[Row]:
+    """Two rows, CPU with the goal and wall time without, for each variant of a part but the raw one."""
+    found: list[Row] = []
+    for name in (each for each in runs if each != raw):
+        what, pairs = f"{part}: {name}", list(zip(runs[name], runs[raw], strict=True))
+        ours, theirs = [a.cpu for a, _ in pairs], [b.cpu for _, b in pairs]
+        found.append(Row(what=what, unit="CPU s", ours=ours, raw=theirs, goal=goal))
+        found.append(Row(what=what, unit="s", ours=[a.wall for a, _ in pairs], raw=[b.wall for _, b in pairs]))
+    return found
 
 
 @dataclass(frozen=True)

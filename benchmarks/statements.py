@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from measure import Goal, Row, WrongEffect, measured
+from measure import Goal, Row, WrongEffect, by_cpu, measured
 from spark import frame_of, idle_frame, session
 
 from attempt import OUTPUT, begun, ledger
@@ -62,7 +62,8 @@ class Statements:
                 self._told(told["pair"], {name: Used(**used) for name, used in told["used"].items()})
         if child.returncode != 0:
             raise WrongEffect(f"statements: the process that measures them ended with {child.returncode}")
-        return self._table()
+        runs = {each: self.runs[each] for each in (PLAIN, BLOCK, CAPTURED)}
+        return by_cpu("statements", runs, raw=PLAIN, goal=LIMIT)
 
     def _told(self, pair: int, used: dict[str, Used]) -> None:
         what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
@@ -70,15 +71,6 @@ class Statements:
         if pair:
             for name, each in used.items():
                 self.runs.setdefault(name, []).append(each)
-
-    def _table(self) -> list[Row]:
-        found: list[Row] = []
-        for name in (BLOCK, CAPTURED):
-            ours, raw = self.runs[name], self.runs[PLAIN]
-            what = f"statements: {name}"
-            found.append(Row(what=what, unit="CPU s", ours=[a.cpu for a in ours], raw=[b.cpu for b in raw], goal=LIMIT))
-            found.append(Row(what=what, unit="s", ours=[a.wall for a in ours], raw=[b.wall for b in raw]))
-        return found
 
     def dump(self) -> dict[str, Any]:
         return {"rows": self.rows, "runs": {name: [used.dump() for used in each] for name, each in self.runs.items()}}
