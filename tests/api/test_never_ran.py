@@ -250,10 +250,14 @@ def test_an_edit_at_the_moment_of_the_start_is_one_effect(stage: Stage) -> None:
     that of the first, and the edited object is a mismatch. No key is Held."""
     keys = [f"moment-{number}" for number in range(12)]
     for key in keys:
-        stage.play(key, Script(pending_seconds=3.0, pending_reason="ImagePullBackOff"), attempt="g1-*")
-    threads = [threading.Thread(target=_edited_after, args=(stage, key, 0.25 * at)) for at, key in enumerate(keys)]
+        pending = (
+            600.0 if key == keys[0] else 3.0
+        )  # edited before its start, however slow the machine is; the last one after it
+        stage.play(key, Script(pending_seconds=pending, pending_reason="ImagePullBackOff"), attempt="g1-*")
+    threads = [threading.Thread(target=_edited_after, args=(stage, key, 0.25 * at)) for at, key in enumerate(keys[:-1])]
     for each in threads:
         each.start()
+    _edited_after(stage, keys[-1], None)
     for each in threads:
         each.join()
     for key in keys:
@@ -263,10 +267,14 @@ def test_an_edit_at_the_moment_of_the_start_is_one_effect(stage: Stage) -> None:
     assert {stage.status(keys[0])["phase"], stage.status(keys[-1])["phase"]} == {"Succeeded", "Mismatch"}
 
 
-def _edited_after(stage: Stage, key: str, seconds: float) -> None:
+def _edited_after(stage: Stage, key: str, seconds: float | None) -> None:
+    """seconds: None: once its driver has started."""
     stage.send(key, key, "a")
-    assert_eventually(lambda: stage.pods(f"so-{stage.hash20(key)}-g1-a1"), IN_TIME)
-    time.sleep(1.5 + seconds)  # the edits fall on both sides of the start, 3 s after the pod
+    if seconds is None:
+        stage.until_runs(key)
+    else:
+        assert_eventually(lambda: stage.pods(f"so-{stage.hash20(key)}-g1-a1"), IN_TIME)
+        time.sleep(1.5 + seconds)  # the edits fall on both sides of the start, 3 s after the pod
     stage.arguments(key, "b")
 
 
