@@ -5,7 +5,7 @@ What the command line adds (a lock file, a child process) costs the same with an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,24 +29,31 @@ OUTPUT = "rows"
 INSTALL = "local"
 
 
-def job(key: str, place: dict[str, Any]) -> IdempotentJob:
-    """A job document of typical size with one output; `place` as in `spec.outputs[]`."""
-    template = {
-        "type": "Python",
-        "mainApplicationFile": "job.py",
-        "arguments": ["--day", "2024-05-01", "--input", "lake/raw"],
-        "sparkConf": {"spark.sql.shuffle.partitions": "8", "spark.sql.session.timeZone": "UTC"},
-        "driver": {"cores": 1, "memory": "1g"},
-        "executor": {"cores": 2, "instances": 2, "memory": "4g"},
-    }
+TEMPLATE: Mapping[str, Any] = {
+    "type": "Python",
+    "mainApplicationFile": "job.py",
+    "arguments": ["--day", "2024-05-01", "--input", "lake/raw"],
+    "sparkConf": {"spark.sql.shuffle.partitions": "8", "spark.sql.session.timeZone": "UTC"},
+    "driver": {"cores": 1, "memory": "1g"},
+    "executor": {"cores": 2, "instances": 2, "memory": "4g"},
+}
+"""A SparkApplication's spec of typical size."""
+
+
+def job(key: str, place: dict[str, Any] | None, template: Mapping[str, Any] = TEMPLATE) -> IdempotentJob:
+    """A job document with one output, `place` as in `spec.outputs[]`, or with none."""
     document: dict[str, Any] = {
         "apiVersion": "sparkonce.dev/v1alpha1",
         "kind": "IdempotentJob",
         "metadata": {"name": "measured", "labels": {"team": "benchmarks"}},
         "spec": {
             "idempotencyKey": key,
-            "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": template},
-            "outputs": [{"name": OUTPUT, **place}],
+            "template": {
+                "apiVersion": "sparkoperator.k8s.io/v1beta2",
+                "kind": "SparkApplication",
+                "spec": dict(template),
+            },
+            "outputs": [] if place is None else [{"name": OUTPUT, **place}],
         },
     }
     return IdempotentJob.of(document)

@@ -19,14 +19,13 @@ from typing import Any
 from uuid import uuid4
 
 import yaml
-from measure import Goal, Row, WrongEffect, by_cpu, measured
+from measure import Row, WrongEffect, by_cpu, measured, pair_text
 
-from attempt import OUTPUT
-from machine import Used, metered
+from attempt import job, slot_log
+from machine import Used, metered, used_text
 from sparkonce.launch.submit import QUIET, check_spark, spark_submit
 from sparkonce.sink.slotlog.snapshot import Table
 
-LIMIT = Goal(1.05, "<= 1.05x CPU")
 PLAIN, RUN, CAPTURED = "spark-submit", "sparkonce run", "sparkonce run, captured"
 SCRIPT = Path(__file__).with_name("unchanged_script.py")
 
@@ -49,14 +48,13 @@ class Commands:
         self.runs = measured(
             {each: partial(self._one, each) for each in (PLAIN, RUN, CAPTURED)}, self.pairs, self._told
         )
-        return by_cpu("command", self.runs, raw=PLAIN, goal=LIMIT)
+        return by_cpu("command", self.runs, raw=PLAIN)
 
     def dump(self) -> dict[str, Any]:
         return {"rows": self.rows, "runs": {name: [used.dump() for used in each] for name, each in self.runs.items()}}
 
     def _told(self, pair: int, used: dict[str, Used]) -> None:
-        what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
-        self.say(f"command: {f'pair {pair} of {self.pairs}' if pair else 'warm-up'}: {what}")
+        self.say(f"command: {pair_text(pair, self.pairs)}: {used_text(used)}")
 
     def _one(self, variant: str) -> Used:
         folder = self.scratch / uuid4().hex
@@ -67,17 +65,10 @@ class Commands:
             conf = [each for name, value in QUIET.items() for each in ("--conf", f"{name}={value}")]
             argv = [spark_submit(), "--master", "local[*]", *conf, str(SCRIPT), *arguments]
         else:
-            (folder / "job.yaml").write_text(yaml.safe_dump(_job(variant, arguments)))
-            argv = [
-                sys.executable,
-                "-m",
-                "sparkonce",
-                "run",
-                "job.yaml",
-                "--store",
-                str(folder / "ledger.db"),
-                "--json",
-            ]
+            template = {"type": "Python", "mainApplicationFile": str(SCRIPT), "arguments": arguments}
+            place = {**slot_log(folder / "rows"), "capture": True} if variant == CAPTURED else None
+            (folder / "job.yaml").write_text(yaml.safe_dump(job("measured", place, template).document()))
+            argv = [sys.executable, "-m", "sparkonce", "run", "job.yaml", "--store", "ledger.db", "--json"]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         done, used = metered(
             lambda: subprocess.run(
@@ -87,21 +78,6 @@ class Commands:
         _check(variant, done, folder / "rows", self.rows)
         shutil.rmtree(folder)
         return used
-
-
-def _job(variant: str, arguments: list[str]) -> dict[str, Any]:
-    template = {"type": "Python", "mainApplicationFile": str(SCRIPT), "arguments": arguments}
-    outputs = [{"name": OUTPUT, "slotLog": {"path": arguments[0]}, "capture": True}] if variant == CAPTURED else []
-    return {
-        "apiVersion": "sparkonce.dev/v1alpha1",
-        "kind": "IdempotentJob",
-        "metadata": {"name": "measured"},
-        "spec": {
-            "idempotencyKey": "measured",
-            "template": {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": template},
-            "outputs": outputs,
-        },
-    }
 
 
 def _check(variant: str, done: subprocess.CompletedProcess[str], table: Path, rows: int) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from measure import Goal, Line, Row, WrongEffect, measured
+from measure import CPU_LIMIT, Goal, Line, Row, WrongEffect, measured, pair_text
 from spark import frame_of, idle_frame, session
 from tables import (
     DELTA,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 600
 """Seconds until a process that writes once is given up; it needs a few."""
-LIMIT, LISTS, FASTER = Goal(1.05, "<= 1.05x CPU"), Goal(1.25, "<= 1.25x CPU"), Goal(1.0, "faster")
+LIMIT, LISTS, FASTER = CPU_LIMIT, Goal(1.25, "<= 1.25x CPU"), Goal(1.0, "faster")
 COMPARED = (
     (DELTA, NATIVE, "delta by parquet", LIMIT, None),
     (DELTA, THEIR_DELTA, "delta by library", FASTER, FASTER),
@@ -144,11 +144,11 @@ class Formats:
             for name, (a, b) in used.items()
         )
         others = sum(each.others for both in used.values() for each in both)
-        self.say(f"formats: {_pair(pair, self.pairs)}: {what}; others {others:.1f} CPU s")
+        self.say(f"formats: {pair_text(pair, self.pairs)}: {what}; others {others:.1f} CPU s")
 
     def _told_first(self, pair: int, used: dict[str, dict[str, float]]) -> None:
         what = ", ".join(f"{name} {each['wall']:.1f} s ({each['cpu']:.2f} CPU s)" for name, each in used.items())
-        self.say(f"formats: first writes, {_pair(pair, self.first_writes)}: {what}")
+        self.say(f"formats: first writes, {pair_text(pair, self.first_writes)}: {what}")
 
     def _table(self) -> list[Row]:
         found: list[Row] = []
@@ -187,10 +187,6 @@ class Formats:
     def dump(self) -> dict[str, Any]:
         runs = {name: [[used.dump() for used in both] for both in each] for name, each in self.runs.items()}
         return {"rows": [self.small, self.large], "runs": runs, "firstWrites": self.first}
-
-
-def _pair(pair: int, pairs: int) -> str:
-    return f"pair {pair} of {pairs}" if pair else "warm-up"
 
 
 def _short(rows: int) -> str:

@@ -23,7 +23,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import pyarrow as pa
-from measure import Cost, Goal, Row, WrongEffect, interleaved
+from measure import Cost, Goal, Row, WrongEffect, interleaved, pair_text
 from pyarrow import parquet
 
 import sparkonce
@@ -236,7 +236,7 @@ def in_pairs(
             for what, costs in found.items():
                 for name, cost in costs.items():
                     all_costs.setdefault(what, {}).setdefault(name, []).append(cost)
-        which = f"pair {pair} of {pairs}" if pair else "warm-up"
+        which = pair_text(pair, pairs)
         told = ", ".join(
             f"{what} {costs[OURS].wall:.2f} / {costs[RAW].wall:.2f} ms ({costs[OURS].cpu:.2f} / {costs[RAW].cpu:.2f} of CPU)"
             for what, costs in found.items()

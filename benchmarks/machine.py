@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -47,6 +47,11 @@ class Used:
 
     def dump(self) -> dict[str, float]:
         return {**asdict(self), "share": self.share}
+
+
+def used_text(used: Mapping[str, Used]) -> str:
+    """What progress says of the runs of a pair."""
+    return ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
 
 
 class Meter:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measure import Row, WrongEffect, measured
+from measure import Row, WrongEffect, measured, pair_text
 from operator_reserve import FSYNC, OPERATIONS, OUTSTANDING, Times, reservations, timed
 from operator_stage import Stage, stage_on
 
@@ -91,7 +91,7 @@ class OperatorLedgers:
         self._told(pair, ", ".join(f"{name} {one:.2f} and {many:.2f} ms" for name, (one, many) in found.items()))
 
     def _told(self, pair: int, what: str) -> None:
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        which = pair_text(pair, self.pairs)
         self.say(f"operator-postgres: {which}: {what}")
 
     def dump(self) -> dict[str, Any]:

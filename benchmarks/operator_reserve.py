@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from measure import Goal, Row, WrongEffect, measured
+from measure import Goal, Row, WrongEffect, measured, pair_text
 
 from attempt import prepared
 from harness.etcd import running
@@ -127,7 +127,7 @@ class OperatorReserve:
         return send
 
     def _told(self, pair: int, found: dict[str, Times]) -> None:
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        which = pair_text(pair, self.pairs)
         what = ", ".join(
             f"{name} p50 {one:.2f} ms, {1000 / many:.0f} per second" for name, (one, many) in found.items()
         )

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from measure import Goal, Row, WrongEffect, measured
+from measure import Row, WrongEffect, by_cpu, measured, pair_text
 from pyarrow import parquet
 from spark import PARTITIONS, idle_frame, session
 
 from attempt import OUTPUT, begun, ledger
-from machine import Used, metered
+from machine import Used, metered, used_text
 from sparkonce.launch.submit import check_spark
 from sparkonce.sink.slotlog.snapshot import Table
 from sparkonce.store.protocol import IdempotencyStore, Lease
@@ -51,7 +51,8 @@ class Output:
         self.say(f"output: starting Spark; {self.rows:,} rows, {self.pairs} pairs and one to warm up")
         with ledger(self.scratch) as (store, lease), session(self.scratch) as spark:
             self.runs = self._runs(spark, store, lease)
-        return self._table()
+        durable, unsynced = ({PLAIN: self.runs[PLAIN], each: self.runs[each]} for each in (DURABLE, UNSYNCED))
+        return [*by_cpu("output", durable, raw=PLAIN), *by_cpu("output", unsynced, raw=PLAIN, goal=None)]
 
     def _runs(self, spark: SparkSession, store: IdempotencyStore, lease: Lease) -> dict[str, list[Used]]:
         variants = {
@@ -88,33 +89,9 @@ class Output:
         shutil.rmtree(table)
 
     def _told(self, pair: int, used: dict[str, Used]) -> None:
-        what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
         others = sum(each.others for each in used.values())
-        self.say(f"output: {_pair(pair, self.pairs)}: {what}; others {others:.1f} CPU s")
-
-    def _table(self) -> list[Row]:
-        """The rows of the table, CPU first: it has the goal, and a busy machine disturbs it least."""
-        limit = Goal(1.05, "<= 1.05x CPU")
-        raw, ours, unsynced = (self.runs[name] for name in (PLAIN, DURABLE, UNSYNCED))
-        return [
-            Row(what=f"output: {DURABLE}", unit="CPU s", ours=_cpu(ours), raw=_cpu(raw), goal=limit),
-            Row(what=f"output: {DURABLE}", unit="s", ours=_wall(ours), raw=_wall(raw)),
-            Row(what=f"output: {UNSYNCED}", unit="CPU s", ours=_cpu(unsynced), raw=_cpu(raw)),
-            Row(what=f"output: {UNSYNCED}", unit="s", ours=_wall(unsynced), raw=_wall(raw)),
-        ]
+        self.say(f"output: {pair_text(pair, self.pairs)}: {used_text(used)}; others {others:.1f} CPU s")
 
     def dump(self) -> dict[str, Any]:
         runs = {name: [used.dump() for used in each] for name, each in self.runs.items()}
         return {"rows": self.rows, "partitions": PARTITIONS, "bytes": self.bytes, "runs": runs}
-
-
-def _pair(pair: int, pairs: int) -> str:
-    return f"pair {pair} of {pairs}" if pair else "warm-up"
-
-
-def _cpu(runs: list[Used]) -> list[float]:
-    return [used.cpu for used in runs]
-
-
-def _wall(runs: list[Used]) -> list[float]:
-    return [used.wall for used in runs]

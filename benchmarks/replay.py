@@ -24,7 +24,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import yaml
-from measure import Cost, Goal, Row, WrongEffect, measured
+from measure import Cost, Goal, Row, WrongEffect, measured, pair_text
 from replayed_job import FILES, ROWS
 
 from attempt import OUTPUT, job, slot_log
@@ -147,7 +147,7 @@ class Replay:
             )
 
     def _told(self, pair: int, costs: dict[str, Cost]) -> None:
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        which = pair_text(pair, self.pairs)
         self.say(f"replay: {which}: " + ", ".join(f"{name} {cost.wall:.0f} ms" for name, cost in costs.items()))
 
     def dump(self) -> dict[str, Any]:

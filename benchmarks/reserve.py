@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from measure import Cost, Goal, Row, WrongEffect, interleaved
+from measure import Cost, Goal, Row, WrongEffect, interleaved, pair_text
 
 from attempt import prepared, reserving
 from sparkonce.blocking import run
@@ -80,7 +80,7 @@ class Reserve:
         if pair:
             for name, cost in costs.items():
                 self.costs.setdefault(name, []).append(cost)
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        which = pair_text(pair, self.pairs)
         what = ", ".join(f"{name} {cost.wall:.2f} ms ({cost.cpu:.2f} of CPU)" for name, cost in costs.items())
         self.say(f"reserve: {which}: {what}")
 

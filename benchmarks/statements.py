@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from measure import Goal, Row, WrongEffect, by_cpu, measured
+from measure import Row, WrongEffect, by_cpu, measured, pair_text
 from spark import frame_of, idle_frame, session
 
 from attempt import OUTPUT, begun, ledger
-from machine import Used, metered
+from machine import Used, metered, used_text
 from sparkonce.launch.submit import check_spark
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from sparkonce.store.protocol import IdempotencyStore, Lease
 
-LIMIT = Goal(1.05, "<= 1.05x CPU")
 PLAIN, BLOCK, CAPTURED = "df.write, delta", "job.native, delta", "captured, delta"
 
 
@@ -63,11 +62,10 @@ class Statements:
         if child.returncode != 0:
             raise WrongEffect(f"statements: the process that measures them ended with {child.returncode}")
         runs = {each: self.runs[each] for each in (PLAIN, BLOCK, CAPTURED)}
-        return by_cpu("statements", runs, raw=PLAIN, goal=LIMIT)
+        return by_cpu("statements", runs, raw=PLAIN)
 
     def _told(self, pair: int, used: dict[str, Used]) -> None:
-        what = ", ".join(f"{name} {each.wall:.2f} s ({each.cpu:.2f} CPU s)" for name, each in used.items())
-        self.say(f"statements: {f'pair {pair} of {self.pairs}' if pair else 'warm-up'}: {what}")
+        self.say(f"statements: {pair_text(pair, self.pairs)}: {used_text(used)}")
         if pair:
             for name, each in used.items():
                 self.runs.setdefault(name, []).append(each)

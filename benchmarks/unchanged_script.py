@@ -5,14 +5,8 @@ from __future__ import annotations
 import sys
 
 from pyspark.sql import SparkSession
+from spark import frame_of
 
-spark = SparkSession.builder.appName("rows").getOrCreate()
-rows = spark.range(0, int(sys.argv[2]), 1, 8).selectExpr(
-    "id",
-    "cast(id * 7919 % 1000003 as int) as number",
-    "(id * 31 % 999983) / 100D as amount",
-    "concat('category-', cast(id % 97 as string)) as category",
-    "hex(xxhash64(id)) as token",
-)
-rows.write.mode("overwrite").parquet(sys.argv[1])
-spark.stop()
+session = SparkSession.builder.appName("rows").getOrCreate()
+frame_of(session, int(sys.argv[2])).write.mode("overwrite").parquet(sys.argv[1])
+session.stop()

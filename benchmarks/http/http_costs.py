@@ -23,7 +23,7 @@ from time import perf_counter, process_time
 from typing import Any
 from uuid import uuid4
 
-from measure import Cost, Goal, Row, WrongEffect, interleaved
+from measure import Cost, Goal, Row, WrongEffect, interleaved, pair_text
 
 from http_raw import STORES, RawStore
 from http_requests import PATIENCE, BareOrders, SentRequest
@@ -162,7 +162,7 @@ class HttpCosts:
             if pair:
                 for name, cost in costs.items():
                     kept[name].append(cost)
-            which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+            which = pair_text(pair, self.pairs)
             what = ", ".join(f"{name} {cost.wall:.3f} ms ({cost.cpu:.3f} of CPU)" for name, cost in costs.items())
             self.say(f"{self.name}: {which}: {store}: {what}")
         return kept

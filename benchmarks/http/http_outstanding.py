@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from measure import Goal, Row, WrongEffect, measured
+from measure import Goal, Row, WrongEffect, measured, pair_text
 
 from http_costs import MeasuredService
 from http_raw import RawEtcd, raw_etcd
@@ -140,7 +140,7 @@ class HttpOutstanding:
         return self._runner.run(_rate(calls))
 
     def _told(self, pair: int, found: dict[str, float]) -> None:
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        which = pair_text(pair, self.pairs)
         what = ", ".join(f"{name} {rate:.0f} per second" for name, rate in found.items())
         self.say(f"http-outstanding: {which}: {what}")
 

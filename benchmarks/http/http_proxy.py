@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from measure import Cost, Goal, Row, WrongEffect, measured
+from measure import Cost, Goal, Row, WrongEffect, measured, pair_text
 
 from harness.child import Child, free_port
 from harness.reply_proxy import STARTS, serves
@@ -127,7 +127,7 @@ class HttpProxy:
         return cost
 
     def _told(self, pair: int, found: dict[str, Cost]) -> None:
-        which = f"pair {pair} of {self.pairs}" if pair else "warm-up"
+        which = pair_text(pair, self.pairs)
         what = ", ".join(f"{name} {cost.cpu:.2f} CPU ms of {cost.wall:.2f} ms" for name, cost in found.items())
         self.say(f"http-proxy: {which}: {what}")
 

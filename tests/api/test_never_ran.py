@@ -250,9 +250,7 @@ def test_an_edit_at_the_moment_of_the_start_is_one_effect(stage: Stage) -> None:
     that of the first, and the edited object is a mismatch. No key is Held."""
     keys = [f"moment-{number}" for number in range(12)]
     for key in keys:
-        pending = (
-            600.0 if key == keys[0] else 3.0
-        )  # edited before its start, however slow the machine is; the last one after it
+        pending = 600.0 if key == keys[0] else 3.0  # the first is certainly edited before its driver starts
         stage.play(key, Script(pending_seconds=pending, pending_reason="ImagePullBackOff"), attempt="g1-*")
     threads = [threading.Thread(target=_edited_after, args=(stage, key, 0.25 * at)) for at, key in enumerate(keys[:-1])]
     for each in threads:
@@ -274,7 +272,9 @@ def _edited_after(stage: Stage, key: str, seconds: float | None) -> None:
         stage.until_runs(key)
     else:
         assert_eventually(lambda: stage.pods(f"so-{stage.hash20(key)}-g1-a1"), IN_TIME)
-        time.sleep(1.5 + seconds)  # the edits fall on both sides of the start, 3 s after the pod
+        time.sleep(
+            1.5 + seconds
+        )  # nothing to wait for: the test wants edits at many moments around the start, 3 s after the pod
     stage.arguments(key, "b")
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
@@ -80,11 +81,19 @@ class Scene:
 
     @classmethod
     def in_spark(
-        cls, folder: Path, script: str, *arguments: str, conf: Mapping[str, str], outputs: Sequence[Any], **spec: Any
+        cls,
+        folder: Path,
+        script: str,
+        *arguments: str,
+        conf: Mapping[str, str],
+        outputs: Sequence[Any],
+        template: Mapping[str, Any] = MappingProxyType({}),
+        **spec: Any,
     ) -> Self:
-        """A scene whose script, one of this folder, runs in a real Spark with these settings. Other arguments: fields of `spec`."""
+        """A scene whose script, one of this folder or an absolute path, runs in a real Spark with these settings. template: further
+        fields of the application. Other arguments: fields of `spec`."""
         path = HERE / script
-        template = {
+        application = {
             "apiVersion": "sparkoperator.k8s.io/v1beta2",
             "kind": "SparkApplication",
             "spec": {
@@ -92,9 +101,10 @@ class Scene:
                 "mainApplicationFile": str(path),
                 "arguments": list(arguments),
                 "sparkConf": dict(conf),
+                **template,
             },
         }
-        given = {"template": template, "outputs": list(outputs), "heartbeatTimeoutSeconds": 10, **spec}
+        given = {"template": application, "outputs": list(outputs), "heartbeatTimeoutSeconds": 10, **spec}
         return cls(folder, submit=None, script=path, spec=given)
 
     @property

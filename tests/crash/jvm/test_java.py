@@ -8,7 +8,6 @@ import signal
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,21 +43,19 @@ def scene_of(folder: Path, jar: Path, *further: str, attempts: int = 3) -> Scene
     """A Java job on a table of ten rows. further: where each write behind the first one is made."""
     table = pa.table({"id": pa.array(OLD, pa.int64()), "v": pa.array(OLD.values(), pa.int64())})
     write_deltalake(str(folder / "table"), table)
-    template = {
-        "apiVersion": "sparkoperator.k8s.io/v1beta2",
-        "kind": "SparkApplication",
-        "spec": {
-            "type": "Java",
-            "mainClass": "Load",
-            "mainApplicationFile": str(jar),
-            "arguments": [str(folder / "table"), str(gate_of(folder)), *further],
-            "deps": {"jars": [str(each) for each in delta_jars()]},
-            "sparkConf": {**SESSION, **numbered(1)},
-        },
-    }
-    retry = {"maxAttempts": attempts, "backoff": {"initial": "0s", "max": "0s"}}
-    spec: dict[str, Any] = {"template": template, "outputs": [], "retry": retry, "onUnknown": "Retry"}
-    return Scene(folder, submit=None, script=jar, spec={**spec, "heartbeatTimeoutSeconds": None})
+    return Scene.in_spark(
+        folder,
+        str(jar),
+        str(folder / "table"),
+        str(gate_of(folder)),
+        *further,
+        conf={**SESSION, **numbered(1)},
+        outputs=[],
+        template={"type": "Java", "mainClass": "Load", "deps": {"jars": [str(each) for each in delta_jars()]}},
+        retry={"maxAttempts": attempts, "backoff": {"initial": "0s", "max": "0s"}},
+        onUnknown="Retry",
+        heartbeatTimeoutSeconds=None,
+    )
 
 
 def numbered(version: int) -> dict[str, str]:
