@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from measure import Row, WrongEffect, by_cpu, measured, pair_text
-from spark import frame_of, idle_frame, session
+from spark import end_jvm, frame_of, idle_frame, session
 
 from attempt import OUTPUT, begun, ledger
 from machine import Used, metered, used_text
@@ -86,6 +86,7 @@ def _measured(scratch: Path, rows: int, pairs: int, jars: str) -> None:
         empty = frame_of(spark, 1).toArrow().slice(0, 0)
         one = partial(_one, spark=spark, scratch=scratch, empty=empty, rows=rows, opened=opened)
         measured({each: partial(one, each) for each in (PLAIN, BLOCK, CAPTURED)}, pairs, _print)
+    end_jvm()
 
 
 def _print(pair: int, used: dict[str, Used]) -> None:
